@@ -1,0 +1,196 @@
+"""What each point costs where the paper and the authors' code differ: docs/deviations.md quotes these records.
+
+    python benchmarks/deviations.py --model NAME.safetensors --arch preact_resnet18 --data cifar10.npz \
+        --official path/to/sPGD --out benchmarks/results/deviations-NAME.json
+
+Every variant changes one thing of `SparsePGD`; the authors' code, if a checkout is given, runs in the same
+process on the same images. The figure is the number of images still classified correctly (fewer: stronger).
+"""
+
+import argparse
+import importlib
+import json
+import math
+import platform
+import shlex
+import statistics
+import sys
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from sparsepgd.search.noise import Stream
+from sparsepgd.search.spgd import State
+from sparsepgd.zoo import networks
+
+
+@dataclass(frozen=True, eq=False)
+class Variant(sp.SparsePGD):
+    """SparsePGD with one rule of table 1.3 changed (the letters are those of docs/deviations.md)."""
+
+    rank: str = "sigmoid"  # h: what TopK ranks, "sigmoid" or "raw"
+    detect: str = "mask"  # h: a mask has changed if it did, or if the ranking of the "raw" w did
+    ties: str = "topk"  # h: whose turn among equals, "topk" (the library's), "index", "random" (drawn anew each step)
+    counter: str = "consecutive"  # f: "cumulative" never goes back to 0 but by a redraw
+    after: str = "fresh"  # g: after a redraw the gradient is "fresh", "stale" or for one step zero ("idle")
+
+    def top(self, threat: Any, w: Tensor, index: Tensor, step: Tensor, noise: Any) -> Tensor:
+        if self.rank == "raw":
+            return threat.top_k(w, None)
+        s = w.sigmoid()
+        if self.ties == "topk":
+            return threat.top_k(s, None)
+        if self.ties == "index":
+            order = torch.arange(s[0].numel(), 0, -1, device=s.device).view(1, *threat.grid)
+        else:
+            order = (noise.uniform(Stream.COIN, index, step, threat.grid) * 2**20).long()
+        key = (s.view(torch.int32).long() << 20) + order
+        return threat.top_k(key.double(), None).float()
+
+    def update(self, threat: Any, images: Any, state: State, seen: Any, step: Tensor, noise: Any) -> State:
+        plain = self.rank == "sigmoid" and self.detect == "mask" and self.ties == "topk"
+        if plain and self.counter == "consecutive" and self.after == "fresh":
+            return super().update(threat, images, state, seen, step, noise)
+        p, w, v = state.p, state.w, state.v
+        g, s = seen.gradient.to(p.dtype), w.sigmoid()
+        if self.after == "idle":  # n = -1 marks the evaluation after a redraw
+            g = torch.where((state.n < 0).view(-1, 1, 1, 1), 0, g)
+        g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
+        g_w = threat.gather(g * p) * s * (1 - s)
+        p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
+        norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        move = self.beta * math.sqrt(threat.shape[1] * threat.shape[2]) * torch.where(norm >= self.gamma, g_w / norm, 0)
+        stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)
+        again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
+        moved = torch.where(stuck, again + move if self.after == "stale" else again, w + move)
+        v_new = self.top(threat, moved, images.index, step, noise)
+        if self.detect == "raw":
+            same = (threat.top_k(moved, None) == threat.top_k(w, None)).flatten(1).all(1)
+        else:
+            same = (v_new == v).flatten(1).all(1)
+        n = state.n.clamp(min=0)
+        count = torch.where(same, n + 1, n if self.counter == "cumulative" else 0)
+        return State(p, moved, v_new, torch.where(stuck.flatten(), -1 if self.after == "idle" else 0, count))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as shipped": {},
+    "h: rank raw w": {"rank": "raw"},
+    "h: detect change in raw w": {"detect": "raw"},
+    "h: ties by index": {"ties": "index"},
+    "h: ties at random": {"ties": "random"},
+    "f: cumulative counter": {"counter": "cumulative"},
+    "g: stale gradient after redraw": {"after": "stale"},
+    "g: idle step after redraw": {"after": "idle"},
+    "f+g: cumulative and stale": {"counter": "cumulative", "after": "stale"},
+    "c: gamma 2e-10": {"gamma": 2e-10},
+    "m: redraw one evaluation earlier": {"tolerance": 2},
+    "m: redraw one evaluation later": {"tolerance": 4},
+    "m: never redraw": {"tolerance": 10**9},
+    "k: margin loss": {"loss": "margin"},
+}
+
+
+def official_attack(folder: Path) -> Any:
+    """The class SparsePGD of the authors' checkout; it imports skimage without using it."""
+    for name in ("skimage", "skimage.util"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            stand_in = types.ModuleType(name)
+            stand_in.random_noise = None  # type: ignore[attr-defined]
+            sys.modules[name] = stand_in
+    sys.path.insert(0, str(folder / "autoattack"))
+    return importlib.import_module("spgd").SparsePGD
+
+
+def run_official(cls: Any, model: nn.Module, x: Tensor, y: Tensor, args: Any, gradient: str, seed: int) -> Tensor:
+    """The authors' attack in batches of 500; success is taken from a fresh forward pass."""
+    adversarial = []
+    for xs, ys in zip(x.split(500), y.split(500), strict=True):
+        attack = cls(model, k=args.k, t=args.steps, unprojected_gradient=gradient == "unprojected")
+        adversarial.append(attack(xs, ys, seed=seed)[0])
+    with torch.no_grad():
+        said = [model(part).argmax(1) for part in torch.cat(adversarial).split(500)]
+    return torch.cat(said) == y
+
+
+def measure(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, write: Any) -> None:
+    official = official_attack(args.official) if args.official else None
+    names = [n for n in VARIANTS if args.only is None or any(o in n for o in args.only)]
+    for gradient in args.gradients:
+        for name in (["official code"] if official else []) + names:
+            robust, seconds = [], []
+            for seed in range(args.seeds):
+                if x.is_cuda:
+                    torch.cuda.synchronize()
+                start = time.perf_counter()
+                if name == "official code":
+                    left = int(run_official(official, model, x, y, args, gradient, seed).sum())
+                else:
+                    attack = Variant(sp.Budget(k=args.k), args.steps, gradient, **VARIANTS[name])
+                    left = int(attack(model, x, y, seed=seed).robust.sum())
+                seconds.append(round(time.perf_counter() - start, 2))
+                robust.append(left)
+            print(f"{gradient:12} {name:34} {robust}  mean {statistics.mean(robust):.1f}  {seconds} s", flush=True)
+            write({"gradient": gradient, "variant": name, "robust": robust, "seconds": seconds})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--arch", default="preact_resnet18")
+    parser.add_argument("--activation", default=None)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--official", type=Path)
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--gradients", nargs="+", default=["unprojected", "projected"])
+    parser.add_argument("--only", nargs="+", help="parts of the variants' names")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+
+    torch.backends.cudnn.benchmark = True
+    model = getattr(networks, args.arch)(**({"activation": args.activation} if args.activation else {}))
+    model.load_state_dict(load_file(args.model))
+    model = model.to(args.device).eval()
+    with np.load(args.data) as file:
+        x = torch.from_numpy(file["x_test"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
+        y = torch.from_numpy(file["y_test"][: args.n]).long().to(args.device)
+    with torch.no_grad():
+        clean = int(sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(500), y.split(500), strict=True)))
+    print(f"clean {clean} of {args.n}")
+    record = {
+        "command": shlex.join(["python", "benchmarks/deviations.py", *sys.argv[1:]]),
+        "model": args.model.stem,
+        "images": args.n,
+        "clean": clean,
+        "k": args.k,
+        "steps": args.steps,
+        "seeds": list(range(args.seeds)),
+        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU",
+        "torch": torch.__version__,
+        "rows": [],
+    }
+
+    def write(row: dict[str, Any]) -> None:
+        record["rows"].append(row)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    measure(args, model, x, y, write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Every error and warning of the package. Each message says what came, what was expected, what to do.
+
+SparsePGDError
+├── InputError (ValueError)         the images or labels
+│   ├── DTypeError                  images are not floating point, labels are not integers
+│   ├── ShapeError                  images are not (B, C, H, W), labels are not (B,)
+│   ├── RangeError                  values outside [0, 1], or off the 8-bit grid with quantize=True
+│   ├── NonFiniteError              NaN or infinity in the images
+│   └── LabelError                  a label that is no class of the model
+├── BudgetError (ValueError)        the budget does not fit: k, eps
+│   ├── PatternError                the pattern does not fit the image
+│   ├── KernelError                 a kernel that is not 0/1, or is empty
+│   └── AllowedError                an `allowed` mask that is empty or of the wrong shape
+├── ModelError (RuntimeError)       the model breaks the contract x -> logits
+│   ├── LogitsShapeError            the output is not (B, classes)
+│   ├── NonFiniteLogitsError        NaN or infinity on clean images
+│   ├── DeviceError                 the model and the images are on different devices
+│   └── NoGradientError             a gradient attack on a model without gradients
+├── UnsupportedError (ValueError)   an attack cannot do this goal or pattern, an option is unknown
+└── SourceError (ValueError)        a model, data set or image that cannot be found or read
+
+SparsePGDWarning (UserWarning)
+├── ProbabilitiesWarning            the outputs look like probabilities, not logits
+└── VerificationWarning             an attack returned something that the verifier rejects
+"""
+
+
+class SparsePGDError(Exception):
+    """The base of all errors of this package."""
+
+
+class InputError(SparsePGDError, ValueError):
+    """The images or labels are unusable."""
+
+
+class DTypeError(InputError):
+    """Images must be floating point, labels integers."""
+
+
+class ShapeError(InputError):
+    """Images must be (B, C, H, W), labels (B,)."""
+
+
+class RangeError(InputError):
+    """Images must lie in [0, 1] (and on the 8-bit grid with quantize=True)."""
+
+
+class NonFiniteError(InputError):
+    """Images must be finite."""
+
+
+class LabelError(InputError):
+    """Labels must be classes of the model."""
+
+
+class BudgetError(SparsePGDError, ValueError):
+    """The budget does not fit the images."""
+
+
+class PatternError(BudgetError):
+    """The pattern does not fit the image."""
+
+
+class KernelError(BudgetError):
+    """A kernel must hold zeros and ones, and at least one of the latter."""
+
+
+class AllowedError(BudgetError):
+    """An `allowed` mask must be boolean, fit the images and leave something to change."""
+
+
+class ModelError(SparsePGDError, RuntimeError):
+    """The model breaks the contract: x (B, C, H, W) in [0, 1] -> logits (B, classes)."""
+
+
+class LogitsShapeError(ModelError):
+    """The model's output is not (B, classes)."""
+
+
+class NonFiniteLogitsError(ModelError):
+    """The model gives NaN or infinity on clean images."""
+
+
+class DeviceError(ModelError):
+    """Model and images are on different devices."""
+
+
+class NoGradientError(ModelError):
+    """A gradient attack needs a differentiable model."""
+
+
+class UnsupportedError(SparsePGDError, ValueError):
+    """An attack cannot do what was asked, or an option is unknown."""
+
+
+class SourceError(SparsePGDError, ValueError):
+    """A model, data set or image cannot be found or read."""
+
+
+class SparsePGDWarning(UserWarning):
+    """The base of all warnings of this package."""
+
+
+class ProbabilitiesWarning(SparsePGDWarning):
+    """The model's outputs look like probabilities; attacks need logits."""
+
+
+class VerificationWarning(SparsePGDWarning):
+    """An attack claimed what the verifier rejects; the claim was dropped."""

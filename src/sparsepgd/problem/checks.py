@@ -1,0 +1,53 @@
+"""What is asked of the images and labels, once, before anything is run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import DTypeError, LabelError, NonFiniteError, RangeError, ShapeError
+from sparsepgd.threat import LEVELS
+
+ROUND_OFF = 1e-6
+
+
+def check_images(x: Tensor, quantize: bool = False) -> None:
+    """Floating point (B, C, H, W), finite, in [0, 1]; on the 8-bit grid if the search is to stay there."""
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
+    if x.dim() != 4:
+        raise ShapeError(
+            f"images of shape {tuple(x.shape)}; expected (B, C, H, W), e.g. x[None] for a single image (C, H, W)"
+        )
+    if not x.is_floating_point():
+        raise DTypeError(f"images of type {x.dtype}; expected floating point in [0, 1], e.g. x.float() / 255")
+    if x.numel() == 0:
+        return
+    if not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
+        raise NonFiniteError(f"image {row} holds NaN or infinity; every value must be a number in [0, 1]")
+    low, high = float(x.amin()), float(x.amax())
+    if low < -ROUND_OFF or high > 1 + ROUND_OFF:
+        raise RangeError(
+            f"images lie in [{low:.4g}, {high:.4g}]; expected [0, 1]: divide by 255, or undo the normalisation "
+            "and put it inside the model"
+        )
+    if quantize and bool(((x * LEVELS).round() - x * LEVELS).abs().max() > 1e-3):
+        raise RangeError("quantize=True needs 8-bit images: x is not on the grid n/255; use (x * 255).round() / 255")
+
+
+def check_labels(y: Tensor, x: Tensor) -> Tensor:
+    """(B,) integers, as int64 on the device of x."""
+    if not isinstance(y, Tensor):
+        raise DTypeError(f"labels of type {type(y).__name__}; expected a tensor of integers, e.g. torch.tensor(labels)")
+    if y.dim() != 1 or len(y) != len(x):
+        raise ShapeError(f"labels of shape {tuple(y.shape)} for {len(x)} images; expected ({len(x)},) class numbers")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise DTypeError(f"labels of type {y.dtype}; expected integers, e.g. y.long()")
+    return y.to(x.device, torch.int64)
+
+
+def check_classes(y: Tensor, classes: int) -> None:
+    if bool(((y < 0) | (y >= classes)).any()):
+        row = int(((y < 0) | (y >= classes)).nonzero()[0])
+        raise LabelError(f"label {int(y[row])} of image {row}; the model has classes 0 to {classes - 1}")

@@ -1,0 +1,94 @@
+"""Goals: what counts as success, and the loss that leads there. The loss always grows towards success."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparsepgd.errors import LabelError, ShapeError, UnsupportedError
+
+LossName = Literal["ce", "margin"]
+
+
+def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    return F.cross_entropy(logits, label, reduction="none")
+
+
+def margin(logits: Tensor, label: Tensor) -> Tensor:
+    """max_{j != label} z_j - z_label: positive when another class wins."""
+    own = logits.gather(1, label[:, None])
+    others = logits.scatter(1, label[:, None], -torch.inf)
+    return others.amax(1) - own[:, 0]
+
+
+LOSSES = {"ce": cross_entropy, "margin": margin}
+
+
+def check_loss(name: str) -> None:
+    if name not in LOSSES:
+        raise UnsupportedError(f"loss={name!r}; use one of {', '.join(map(repr, LOSSES))}")
+
+
+class Goal(ABC):
+    """What the adversary wants the model to say."""
+
+    @abstractmethod
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        """The class that the loss speaks of, for each image: (B,) int64."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
+        """(B,), larger is better for the adversary."""
+
+    @abstractmethod
+    def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
+        """(B,) bool. Non-finite logits are never a success."""
+
+
+@dataclass(frozen=True)
+class Untargeted(Goal):
+    """Any class but the true one."""
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        return y
+
+    def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
+        return LOSSES[name](logits, label)
+
+    def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
+        return (logits.argmax(1) != y) & logits.isfinite().all(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Targeted(Goal):
+    """One given class: an integer for all images, or (B,).
+
+    ``accept="any"`` is led by the target but takes every wrong answer, as an untargeted evaluation does.
+    """
+
+    target: int | Tensor
+    accept: Literal["target", "any"] = "target"
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        target = torch.as_tensor(self.target, device=y.device).to(torch.int64)
+        if target.dim() > 1 or (target.dim() == 1 and len(target) != len(y)):
+            raise ShapeError(f"target of shape {tuple(target.shape)} for {len(y)} images; use (B,) or one integer")
+        target = target.expand(len(y))
+        if bool(((target < 0) | (target >= classes)).any()):
+            raise LabelError(f"target {target.tolist()[:5]}...; the model has classes 0 to {classes - 1}")
+        if bool((target == y).any()):
+            raise LabelError(f"the target of image {int((target == y).nonzero()[0])} is its own label; choose another")
+        return target
+
+    def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
+        return -LOSSES[name](logits, label)
+
+    def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
+        said = logits.argmax(1)
+        hit = said == label if self.accept == "target" else said != y
+        return hit & logits.isfinite().all(1)

@@ -1,0 +1,156 @@
+"""The one place where the model is called."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.errors import (
+    DeviceError,
+    LogitsShapeError,
+    NoGradientError,
+    NonFiniteLogitsError,
+    ProbabilitiesWarning,
+)
+from sparsepgd.problem.goals import Goal, LossName
+
+Model = Callable[[Tensor], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What the model said of a batch of points."""
+
+    loss: Tensor  # (B,), larger is better for the adversary
+    fooled: Tensor  # (B,) bool
+    gradient: Tensor | None  # (B, C, H, W), of the loss with respect to the points
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """A model, the way to its logits, and the goal. Use it inside ``borrowed(model)``."""
+
+    model: Model
+    goal: Goal
+    loss: LossName = "ce"
+    extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(B, classes), at least in float32."""
+        output = self.model(x)
+        if self.extract is not None:
+            output = self.extract(output)
+        if not isinstance(output, Tensor):
+            raise LogitsShapeError(
+                f"the model returned {_describe(output)}, not a tensor of logits; "
+                "pass logits=lambda output: ... to pick them out"
+            )
+        if output.dim() != 2 or len(output) != len(x) or output.shape[1] < 2:
+            raise LogitsShapeError(
+                f"the model returned {tuple(output.shape)} for {len(x)} images; expected ({len(x)}, classes), "
+                "classes >= 2; pass logits=... to reshape it"
+            )
+        return output if output.dtype == torch.float64 else output.float()
+
+    def evaluate(self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool) -> Evaluation:
+        """One forward pass and, if asked for, one backward pass to the points alone."""
+        if not gradient:
+            with torch.no_grad():
+                logits = self.logits(x_adv)
+                return Evaluation(self.goal.loss(logits, label, self.loss), self.goal.reached(logits, y, label), None)
+        with torch.enable_grad():
+            point = x_adv.detach().requires_grad_()
+            logits = self.logits(point)
+            if not logits.requires_grad:
+                raise NoGradientError(
+                    "the model's logits have no gradient; a gradient attack needs a differentiable model "
+                    "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
+                )
+            loss = self.goal.loss(logits, label, self.loss)
+            (g,) = torch.autograd.grad(loss.sum(), point)
+        logits = logits.detach()
+        return Evaluation(loss.detach(), self.goal.reached(logits, y, label), g)
+
+    @torch.no_grad()
+    def answers(self, x: Tensor, batch_size: int) -> Tensor:
+        """Logits of clean or final images in full precision, batch by batch: (B, classes)."""
+        with full_precision():
+            return torch.cat([self.logits(part) for part in x.split(batch_size)])
+
+
+def check_logits(logits: Tensor) -> None:
+    """Clean images must give finite logits; probabilities get a warning."""
+    finite = logits.isfinite().all(1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise NonFiniteLogitsError(
+            f"the model gives {logits[row].tolist()[:4]}... on clean image {row}; "
+            "check its weights, its precision and the range of the images"
+        )
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+        warnings.warn(
+            "the model's outputs look like probabilities (non-negative, summing to 1); attacks on them are "
+            "weaker than on logits: remove the final softmax",
+            ProbabilitiesWarning,
+            stacklevel=3,
+        )
+
+
+def check_device(model: Model, x: Tensor) -> None:
+    if not isinstance(model, nn.Module):
+        return
+    first = next(model.parameters(), None)
+    if first is None:
+        first = next(model.buffers(), None)
+    if first is not None and first.device != x.device:
+        raise DeviceError(f"the model is on {first.device}, the images on {x.device}; move one with .to(...)")
+
+
+@contextmanager
+def borrowed(model: Model, device: torch.device) -> Iterator[None]:
+    """The model in evaluation mode with frozen parameters; all is as it was afterwards, random state included."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    training = [module.training for module in modules]
+    trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(False):
+        try:
+            for module in modules:
+                module.training = False
+            for parameter in trainable:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module, mode in zip(modules, training, strict=True):
+                module.training = mode
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No autocast, no TF32: what is counted is counted in float32."""
+    cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    try:
+        torch.backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+        with torch.autocast(kinds[0], enabled=False), torch.autocast(kinds[-1], enabled=False):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = cudnn
+        torch.set_float32_matmul_precision(matmul)
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, dict):
+        return f"a dict with keys {list(output)}"
+    if isinstance(output, tuple | list):
+        return f"a {type(output).__name__} of {len(output)}"
+    return f"a {type(output).__name__}"

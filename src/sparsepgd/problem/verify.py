@@ -1,0 +1,83 @@
+"""The verifier. It trusts no attack and shares no code with one.
+
+It sees the clean images, the images that an attack returned and the budget, and answers for each image:
+is it within the budget, and does the model, asked afresh in full precision, say what the adversary wants?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import BudgetError
+from sparsepgd.problem.oracle import Oracle
+from sparsepgd.threat import LEVELS, Budget
+from sparsepgd.threat.norms import group_l0
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """One row an image."""
+
+    within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, if asked for, the 8-bit grid
+    reached: Tensor  # (B,) bool: within, and the goal is reached
+    prediction: Tensor  # (B,) int64
+    l0: Tensor  # (B,) int64, changed pixels
+    groups: Tensor  # (B,) int64, Omega_0
+
+
+def verify(
+    oracle: Oracle,
+    budget: Budget,
+    x: Tensor,
+    x_adv: Tensor,
+    y: Tensor,
+    label: Tensor,
+    *,
+    quantize: bool = False,
+    batch_size: int = 64,
+) -> Verdict:
+    """Judge ``x_adv`` (B, C, H, W) against ``x``; pixels count as changed if any bit of their value did."""
+    changed = x_adv != x  # NaN counts as changed
+    pixels = changed.any(1)
+    groups, coverable = _groups(changed, budget)
+    within = coverable & (groups <= budget.k)
+    within &= _values_ok(x, x_adv, changed, budget, quantize)
+    if budget.allowed is not None:
+        within &= ~(pixels & ~budget.allowed.to(x.device)).flatten(1).any(1)
+    logits = oracle.answers(x_adv, batch_size)
+    reached = within & oracle.goal.reached(logits, y, label)
+    return Verdict(within, reached, logits.argmax(1), pixels.flatten(1).sum(1), groups)
+
+
+def _groups(changed: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
+    """The exact group norm of each image, and whether the groups can make such a change at all."""
+    try:
+        return group_l0(changed, budget.pattern).to(changed.device), changed.new_ones(len(changed))
+    except BudgetError:
+        counts, coverable = [], []
+        for row in changed:
+            try:
+                counts.append(group_l0(row[None], budget.pattern))
+                coverable.append(True)
+            except BudgetError:
+                counts.append(torch.full((1,), -1))
+                coverable.append(False)
+        return torch.cat(counts).to(changed.device), torch.tensor(coverable, device=changed.device)
+
+
+def _values_ok(x: Tensor, x_adv: Tensor, changed: Tensor, budget: Budget, quantize: bool) -> Tensor:
+    """(B,): every changed value in [0, 1], within eps of x, and on the 8-bit grid if that was asked for."""
+    before, after = x.double(), x_adv.double()
+    if quantize:
+        level = (after * LEVELS).round()
+        on_grid = (level / LEVELS).to(x.dtype) == x_adv
+        near = (level - (before * LEVELS).round()).abs() <= LEVELS * budget.eps + 1e-6
+        fine = on_grid & near & (level >= 0) & (level <= LEVELS)
+    else:
+        fine = (after >= 0) & (after <= 1) & ((after - before).abs() <= budget.eps)
+    if budget.eps >= 1 and not quantize:
+        fine = (after >= 0) & (after <= 1)
+    return (fine | ~changed).flatten(1).all(1)

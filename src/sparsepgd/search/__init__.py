@@ -1,0 +1,6 @@
+"""How the adversary looks: the shared loop and the attacks that run in it."""
+
+from sparsepgd.search.attack import Attack
+from sparsepgd.search.spgd import SparsePGD
+
+__all__ = ["Attack", "SparsePGD"]

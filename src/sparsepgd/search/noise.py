@@ -1,0 +1,78 @@
+"""Random numbers from a counter instead of a state: a value depends on (seed, image, step) and nothing else.
+
+So the draws of one image do not change with the batch it is in, its place there, or the number of
+workers, and the global generators are never touched. The mixing function is the 64-bit finaliser of
+SplitMix64 (Steele, Lea and Flood, 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 64-bit constants, written as the signed integers that torch has
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND = 0x94D049BB133111EB - (1 << 64)
+
+
+class Stream(IntEnum):
+    """What a draw is for; draws for different ends are independent."""
+
+    MAGNITUDE = 1
+    MASK = 2
+    COIN = 3
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _FIRST
+    z = (z ^ _shift(z, 27)) * _SECOND
+    return z ^ _shift(z, 31)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The source of all random numbers of one call."""
+
+    seed: int
+
+    def _words(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
+        """64 random bits for each entry of (B, *shape)."""
+        seed = (self.seed + (1 << 63)) % (1 << 64) - (1 << 63)
+        key = torch.full_like(index, seed)
+        for part in (int(stream), index, step):
+            key = _mix(key + (torch.zeros_like(index) + part + 1) * _GOLDEN)
+        counter = torch.arange(1, math.prod(shape) + 1, device=index.device) * _GOLDEN
+        return _mix(key[:, None] + counter).view(-1, *shape)
+
+    def uniform(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
+        """(B, *shape), uniform on (0, 1), float32. ``index`` and ``step`` are (B,) int64."""
+        return _unit(_words_high(self._words(stream, index, step, shape)))
+
+    def normal(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
+        """(B, *shape), standard normal, float32 (Box and Muller)."""
+        words = self._words(stream, index, step, shape)
+        radius = (-2 * _unit(_words_high(words)).log()).sqrt()
+        return radius * (2 * math.pi * _unit(_shift(words, 16) & 0xFFFFFF)).cos()
+
+    def coin(self) -> bool:
+        """A fair coin for the whole call."""
+        zero = torch.zeros(1, dtype=torch.int64)
+        return bool(self._words(Stream.COIN, zero, 0, (1,)).item() & 1)
+
+
+def _words_high(words: Tensor) -> Tensor:
+    return _shift(words, 40)
+
+
+def _unit(bits: Tensor) -> Tensor:
+    """24 bits -> (0, 1), both ends excluded."""
+    return (bits.float() + 0.5) * 2.0**-24

@@ -1,0 +1,104 @@
+"""Sparse-PGD, algorithms 1 and 2 of the paper in one: algorithm 1 is algorithm 2 with a 1x1 kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.search.attack import Attack, check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.threat import Threat
+
+GRADIENTS = ("unprojected", "projected", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """delta = p * E(v), v = TopK(sigmoid(w)); the paper writes m-tilde or v-tilde for w."""
+
+    p: Tensor  # (B, C, H, W), magnitudes
+    w: Tensor  # (B, *grid), continuous group mask
+    v: Tensor  # (B, *grid), binary group mask, exactly k ones
+    n: Tensor  # (B,), evaluations since v changed
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePGD(Attack[State]):
+    """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
+
+    ``alpha`` is in units of eps, ``beta`` of sqrt(H * W), ``tolerance`` in steps; left out, they are the
+    paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns.
+    """
+
+    steps: int = 10_000
+    gradient: Literal["unprojected", "projected", "random"] = "unprojected"
+    _: KW_ONLY
+    alpha: float | None = None
+    beta: float | None = None
+    tolerance: int | None = None
+    gamma: float = 2e-8  # no step on w where its gradient is smaller
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps, alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
+        if self.gradient not in GRADIENTS:
+            raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
+        structured = self.budget.pattern.structured
+        for name, pointwise, grouped in (("alpha", 0.25, 0.0125), ("beta", 0.25, 0.0125), ("tolerance", 3, 50)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, grouped if structured else pointwise)
+
+    @property
+    def name(self) -> str:
+        return f"spgd-{self.gradient}"
+
+    @property
+    def evaluations(self) -> int:
+        return self.steps + 1  # the random start is tried too
+
+    def for_call(self, noise: Noise) -> SparsePGD:
+        if self.gradient != "random":
+            return self
+        return dataclasses.replace(self, gradient="unprojected" if noise.coin() else "projected")
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        eps = self.budget.eps
+        p = eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
+        w = noise.normal(Stream.MASK, images.index, 0, threat.grid)
+        v = threat.top_k(w.sigmoid(), images.usable)
+        return State(self._into_box(p, images), w, v, torch.zeros_like(images.y))
+
+    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return images.render(state.p, threat.expand(state.v), self.quantize)
+
+    def update(
+        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State:
+        assert seen.gradient is not None and self.alpha is not None and self.beta is not None
+        p, w, v = state.p, state.w, state.v
+        g = torch.nan_to_num(seen.gradient.to(p.dtype), 0.0, 0.0, 0.0)  # dL / d delta
+        s = w.sigmoid()
+        g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
+        g_w = threat.gather(g * p) * s * (1 - s)
+
+        p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
+        norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        d = torch.where(norm >= self.gamma, g_w / norm, 0)
+        stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)
+        again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
+        w = torch.where(stuck, again, w + self.beta * math.sqrt(threat.shape[1] * threat.shape[2]) * d)
+        v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
+        same = (v == v_old).flatten(1).all(1) & ~stuck.flatten()
+        return State(p, w, v, torch.where(same, state.n + 1, 0))
+
+    @staticmethod
+    def _into_box(p: Tensor, images: Images) -> Tensor:
+        return p.clamp(images.low - images.x, images.high - images.x)

@@ -1,0 +1,8 @@
+"""What the adversary may do: patterns, budgets and the norms that measure them."""
+
+from sparsepgd.threat.budget import LEVELS, Budget, Threat
+from sparsepgd.threat.patterns import Columns, Features, Patches, Pattern, Pixels, Rows, Shape
+
+__all__ = [
+    "LEVELS", "Budget", "Columns", "Features", "Patches", "Pattern", "Pixels", "Rows", "Shape", "Threat",
+]

@@ -1,0 +1,179 @@
+"""The budget: what the adversary may change, and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparsepgd.errors import AllowedError, BudgetError, PatternError
+from sparsepgd.threat.patterns import Pattern, Pixels
+
+LEVELS = 255  # the largest level of an 8-bit image
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """At most ``k`` groups of ``pattern`` change, each value by at most ``eps``, only where ``allowed``.
+
+    ``allowed`` is a boolean mask, (H, W) for all images or (B, H, W) with one for each.
+    """
+
+    k: int
+    pattern: Pattern = Pixels()
+    eps: float = 1.0
+    allowed: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int):
+            raise BudgetError(f"k={self.k!r}; k counts {self.pattern.unit} and must be an integer")
+        if self.k < 1:
+            raise BudgetError(f"k={self.k}; the adversary must be allowed at least one of the {self.pattern.unit}")
+        if not 0 < self.eps <= 1:
+            raise BudgetError(f"eps={self.eps}; use 0 < eps <= 1, e.g. 8/255 (1 leaves magnitudes free)")
+        if self.allowed is not None:
+            _check_allowed(self.allowed)
+
+    def resolve(self, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Threat:
+        """The budget for images of one shape (C, H, W): checked once, then only tensor operations."""
+        channels, height, width = shape
+        kernel = self.pattern.kernel(height, width)
+        rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
+        if rows < 1 or columns < 1:
+            raise PatternError(
+                f"a pattern of {kernel.shape[0]}x{kernel.shape[1]} does not fit an image of {height}x{width}; "
+                "use a smaller pattern or larger images"
+            )
+        grid = (channels if self.pattern.per_channel else 1, rows, columns)
+        groups = grid[0] * rows * columns
+        if self.k > groups:
+            raise BudgetError(
+                f"k={self.k} {self.pattern.unit}, but a {height}x{width} image has {groups}; use k <= {groups}"
+            )
+        threat = Threat(self, shape, grid, kernel.to(device)[None, None])
+        if self.allowed is not None:
+            if self.allowed.shape[-2:] != (height, width):
+                raise AllowedError(
+                    f"allowed mask of {tuple(self.allowed.shape)} for images of {height}x{width}; "
+                    "use (H, W) or (B, H, W) of the same size"
+                )
+            _check_usable(self, threat)
+        return threat
+
+    def __repr__(self) -> str:
+        parts = [f"k={self.k}", repr(self.pattern)]
+        if self.eps < 1:
+            parts.append(f"eps={self.eps:.4g}")
+        if self.allowed is not None:
+            parts.append(f"allowed={tuple(self.allowed.shape)}")
+        return f"Budget({', '.join(parts)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Threat:
+    """A budget resolved for one image shape.
+
+    ``expand`` is E, the map from chosen groups to the pixels they cover, equation (map) of the paper;
+    ``gather`` is its adjoint, the convolution of the backward pass. With a 1x1 kernel both are the identity.
+    """
+
+    budget: Budget
+    shape: tuple[int, int, int]  # C, H, W
+    grid: tuple[int, int, int]  # the group grid: channels (1, or C for Features), rows, columns
+    kernel: Tensor  # (1, 1, kh, kw)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether a group is one point, so that the group grid is the image itself."""
+        return self.kernel.numel() == 1
+
+    def expand(self, v: Tensor) -> Tensor:
+        """(B, *grid) -> (B, 1 or C, H, W): min(TConv(v, kernel), 1)."""
+        if self.pointwise:
+            return v
+        with torch.autocast(v.device.type, enabled=False):
+            return F.conv_transpose2d(v, self.kernel.to(v.dtype)).clamp(max=1)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, *grid): channels summed (unless they count alone), then Conv with the kernel."""
+        if not self.budget.pattern.per_channel:
+            values = values.sum(1, keepdim=True)
+        if self.pointwise:
+            return values
+        with torch.autocast(values.device.type, enabled=False):
+            return F.conv2d(values, self.kernel.to(values.dtype))
+
+    def top_k(self, score: Tensor, usable: Tensor | None) -> Tensor:
+        """1 on the k best groups of each image, 0 elsewhere: exactly k ones."""
+        if usable is not None:
+            score = score.masked_fill(~usable, -torch.inf)
+        flat = score.flatten(1)
+        best = flat.topk(self.budget.k, sorted=False).indices
+        return torch.zeros_like(flat).scatter_(1, best, 1.0).view_as(score)
+
+    def box(self, x: Tensor, allowed: Tensor | None, quantize: bool) -> tuple[Tensor, Tensor]:
+        """The smallest and largest value of each entry, exact in the dtype of x: |x_adv - x| <= eps, [0, 1].
+
+        Where nothing may change both are x itself.
+        """
+        if quantize:
+            reach = LEVELS * self.budget.eps + 1e-6
+            levels = (x.double() * LEVELS).round()
+            low = ((levels - reach).ceil().clamp(min=0)).to(x.dtype) / LEVELS
+            high = ((levels + reach).floor().clamp(max=LEVELS)).to(x.dtype) / LEVELS
+        elif self.budget.eps >= 1:
+            low, high = torch.zeros_like(x), torch.ones_like(x)
+        else:
+            low, high = _exact_reach(x, self.budget.eps)
+        if allowed is not None:
+            low, high = torch.where(allowed, low, x), torch.where(allowed, high, x)
+        return low, high
+
+    def masks(self, count: int) -> tuple[Tensor, Tensor] | None:
+        """(allowed pixels (B, 1, H, W), usable groups (B, *grid)) for `count` images; None: all of them."""
+        allowed = self.budget.allowed
+        if allowed is None:
+            return None
+        if allowed.dim() == 3 and len(allowed) != count:
+            raise AllowedError(f"{len(allowed)} allowed masks for {count} images; give one for each, or one (H, W)")
+        pixels = allowed.to(self.kernel.device).expand(count, *allowed.shape[-2:])[:, None]
+        values = pixels.float()
+        usable = (values if self.pointwise else F.conv2d(values, self.kernel)) > 0
+        return pixels, usable.expand(count, *self.grid)
+
+
+def _exact_reach(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The extreme values within eps of x and in [0, 1] that the dtype can hold."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    low = (x.double() - eps).clamp(min=0).to(x.dtype)
+    high = (x.double() + eps).clamp(max=1).to(x.dtype)
+    # rounding may have gone too far: the neighbour of a non-negative float is its bit pattern plus or minus 1
+    low = torch.where(x.double() - low.double() > eps, (low.view(bits) + 1).view(x.dtype), low)
+    high = torch.where(high.double() - x.double() > eps, (high.view(bits) - 1).view(x.dtype), high)
+    return low, high
+
+
+def _check_allowed(allowed: Tensor) -> None:
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        kind = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise AllowedError(f"allowed mask of type {kind}; expected a boolean tensor, e.g. mask > 0")
+    if allowed.dim() not in (2, 3):
+        raise AllowedError(f"allowed mask of shape {tuple(allowed.shape)}; expected (H, W) or (B, H, W)")
+    empty = ~allowed.flatten(-2).any(-1)
+    if bool(empty.any()):
+        where = "" if allowed.dim() == 2 else f" for image {int(empty.nonzero()[0])}"
+        raise AllowedError(f"the allowed mask is empty{where}: no pixel may change; leave it out or open it")
+
+
+def _check_usable(budget: Budget, threat: Threat) -> None:
+    assert budget.allowed is not None
+    count = len(budget.allowed) if budget.allowed.dim() == 3 else 1
+    masks = threat.masks(count)
+    assert masks is not None
+    fewest = int(masks[1].flatten(1).sum(1).min())
+    if budget.k > fewest:
+        raise BudgetError(
+            f"k={budget.k} {budget.pattern.unit}, but only {fewest} touch the allowed mask; use k <= {fewest}"
+        )

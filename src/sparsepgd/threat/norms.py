@@ -1,0 +1,264 @@
+"""Structured sparsity of a perturbation (paper, section "Formulation of Structured Sparsity").
+
+Omega_0, the number of groups that it takes to cover the changed pixels, is a minimum set cover. It is
+computed exactly, from index sets alone: this module is the independent check of attacks that spread
+their groups by convolutions, so it must not use any.
+
+A cover problem is an incidence matrix A: one row for each changed pixel, one column for each group that
+holds at least one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from sparsepgd.errors import BudgetError, PatternError, ShapeError, SparsePGDError
+from sparsepgd.threat.patterns import Pattern
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+REDUCIBLE = 2e8  # comparing all groups with each other, and all pixels, is worth this many products
+
+
+def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
+    """Omega_0 (equation gn): how few groups cover the non-zero pixels of delta (B, C, H, W). (B,), int64.
+
+    A pixel is non-zero if any of its channels is; with a pattern per channel, each entry counts.
+    """
+    kernel = _kernel(delta, pattern)
+    norms = [
+        sum(_minimum(_incidence(plane.nonzero(), plane.shape, kernel, b)) for plane in planes)
+        for b, planes in enumerate(_magnitudes(delta, pattern))
+    ]
+    return torch.tensor(norms, dtype=torch.int64, device=delta.device)
+
+
+def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
+    """Omega'_0 (equation gn_approx): how many groups of v hold a non-zero pixel of delta. (B,), int64.
+
+    v is 0/1 on the grid of groups, (B, gh, gw) or (B, 1, gh, gw), or (B, C, H, W) for a pattern per
+    channel. It must cover the non-zero pixels.
+    """
+    kernel = _kernel(delta, pattern)
+    x = _magnitudes(delta, pattern)
+    chosen = _group_mask(v, (*x.shape[:2], x.shape[2] - len(kernel) + 1, x.shape[3] - len(kernel[0]) + 1))
+    a, b = kernel.nonzero()
+    norms = np.zeros(len(x), np.int64)
+    for image, plane in np.ndindex(x.shape[:2]):
+        changed = x[image, plane] != 0
+        i, j = chosen[image, plane].nonzero()
+        rows, columns = i[:, None] + a, j[:, None] + b  # (groups, ones of the kernel)
+        norms[image] += changed[rows, columns].any(1).sum()
+        changed[rows, columns] = False
+        if changed.any():
+            where = np.argwhere(changed)[0].tolist()
+            raise BudgetError(f"image {image}: v leaves the non-zero pixel {where} bare; v must cover delta")
+    return torch.from_numpy(norms).to(delta.device)
+
+
+def group_norm(delta: Tensor, pattern: Pattern) -> Tensor:
+    """Omega (equation gn_convex) of delta (B, C, H, W), with F the exact minimum cover. (B,), float64.
+
+    The magnitude of a pixel is the largest absolute value among its channels. The paper calls F
+    submodular; minimum cover is not in general, so this is the formula as printed, and the convex
+    envelope of Omega_0 only where F is submodular, e.g. for groups that do not overlap.
+    """
+    kernel = _kernel(delta, pattern)
+    norms = np.zeros(len(delta))
+    x = _magnitudes(delta, pattern)
+    for image, plane in np.ndindex(x.shape[:2]):
+        values = x[image, plane]
+        pixels = values.nonzero()
+        pi = np.argsort(-values[pixels], kind="stable")
+        ordered = (pixels[0][pi], pixels[1][pi])
+        F = _prefix_covers(_incidence(ordered, values.shape, kernel, image))
+        norms[image] += values[ordered] @ np.diff(F)
+    return torch.from_numpy(norms).to(delta.device)
+
+
+def cover_number(support: Iterable[int], groups: Iterable[Collection[int]]) -> int:
+    """F(A): how few of the groups, sets of indices, it takes to cover the support."""
+    row = {index: i for i, index in enumerate(sorted(set(support)))}
+    restricted = {frozenset(row[i] for i in group if i in row) for group in groups} - {frozenset()}
+    bare = set(row.values()).difference(*restricted)
+    if bare:
+        index = list(row)[min(bare)]
+        raise BudgetError(f"index {index} is in no group; leave it out, or add a group that holds it")
+    pairs = [(i, j) for j, group in enumerate(sorted(map(sorted, restricted))) for i in group]
+    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
+    return _minimum(_matrix(rows, columns, (len(row), len(restricted))))
+
+
+def _kernel(delta: Tensor, pattern: Pattern) -> Bools:
+    """The pattern's kernel (kh, kw), after a look at whether it and delta fit."""
+    if delta.dim() != 4:
+        raise ShapeError(f"delta of shape {tuple(delta.shape)}; expected (B, C, H, W)")
+    height, width = delta.shape[2:]
+    kernel: Bools = pattern.kernel(height, width).cpu().numpy() != 0
+    if kernel.shape[0] > height or kernel.shape[1] > width:
+        size = "x".join(map(str, kernel.shape))
+        raise PatternError(f"{pattern} is {size}, the image {height}x{width}; use a smaller pattern")
+    return kernel
+
+
+def _magnitudes(delta: Tensor, pattern: Pattern) -> Floats:
+    """|delta| in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W)."""
+    x = delta.detach().to("cpu", torch.float64).abs()
+    magnitudes: Floats = (x if pattern.per_channel else x.amax(1, keepdim=True)).numpy()
+    return magnitudes
+
+
+def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
+    batch, planes, gh, gw = shape
+    if tuple(v.shape) != shape and not (planes == 1 and tuple(v.shape) == (batch, gh, gw)):
+        raise ShapeError(f"v of shape {tuple(v.shape)}; expected {shape}, one entry for each group")
+    odd = v[(v != 0) & (v != 1)]
+    if odd.numel():
+        raise BudgetError(f"v holds {odd[0].item():g}; every entry must be 0 or 1, e.g. (v > 0.5)")
+    chosen: Bools = (v != 0).cpu().reshape(shape).numpy()
+    return chosen
+
+
+def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools, image: int) -> csr_array:
+    """A for the pixels (rows, columns) of an image: which positions of the kernel's corner reach each."""
+    (y, x), (a, b) = pixels, kernel.nonzero()
+    gh, gw = shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
+    i, j = y[:, None] - a, x[:, None] - b  # (pixels, ones of the kernel)
+    pixel, one = ((i >= 0) & (i < gh) & (j >= 0) & (j < gw)).nonzero()
+    reached = np.bincount(pixel, minlength=len(y)) > 0
+    if not reached.all():
+        where = [int(y[~reached][0]), int(x[~reached][0])]
+        raise BudgetError(
+            f"image {image}: no group reaches pixel {where}, which is non-zero; leave it unchanged"
+        )
+    group = i[pixel, one] * gw + j[pixel, one]
+    used = np.zeros(gh * gw, bool)
+    used[group] = True
+    return _matrix(pixel, (used.cumsum() - 1)[group], (len(y), int(used.sum())))
+
+
+def _matrix(rows: Ints, columns: Ints, shape: tuple[int, int]) -> csr_array:
+    return csr_array((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
+
+
+def _minimum(A: csr_array) -> int:
+    """The least number of columns that cover all rows: split A into parts, bound each, solve the rest."""
+    if (np.diff(A.indptr) == 1).all():  # groups do not overlap: pixels, rows, columns
+        return len(np.unique(A.indices))
+    pixels = A.shape[0]
+    tail = np.full(A.shape[1], A.nnz)
+    graph = csr_array(
+        (A.data, A.indices + pixels, np.concatenate((A.indptr, tail))), shape=(sum(A.shape),) * 2
+    )
+    parts, label = connected_components(graph, directed=False)
+    row_part, column_part = label[:pixels], label[pixels:]
+    upper = np.bincount(column_part[_greedy(A)], minlength=parts)
+    largest = np.zeros(parts, np.int64)
+    np.maximum.at(largest, column_part, np.bincount(A.indices))
+    lower = np.maximum(
+        np.bincount(row_part[_independent(A)], minlength=parts), -(-np.bincount(row_part) // largest)
+    )
+    total = int(lower.sum())
+    for part in (lower < upper).nonzero()[0]:
+        total += _exact(A[row_part == part][:, column_part == part]) - int(lower[part])
+    return total
+
+
+def _greedy(A: csr_array) -> list[int]:
+    """Columns that cover all rows, the one that covers most first: an upper bound."""
+    groups, bare = A.T.tocsr(), np.ones(A.shape[0], bool)
+    gain = np.diff(groups.indptr).astype(np.int64)
+    chosen = []
+    while bare.any():
+        best = int(gain.argmax())
+        pixels = groups.indices[groups.indptr[best] : groups.indptr[best + 1]]
+        pixels = pixels[bare[pixels]]
+        bare[pixels] = False
+        np.subtract.at(gain, A[pixels].indices, 1)
+        chosen.append(best)
+    return chosen
+
+
+def _independent(A: csr_array) -> list[int]:
+    """Rows of which no two share a column, those with few columns first: a lower bound."""
+    taken = np.zeros(A.shape[1], bool)
+    chosen = []
+    for pixel in np.argsort(np.diff(A.indptr), kind="stable").tolist():
+        groups = A.indices[A.indptr[pixel] : A.indptr[pixel + 1]]
+        if not taken[groups].any():
+            taken[groups] = True
+            chosen.append(pixel)
+    return chosen
+
+
+def _exact(A: csr_array) -> int:
+    """The least cover of one connected part: reduce it as long as that helps, then solve the 0/1 program."""
+    forced, rest = _reduced(A)
+    if rest.shape != A.shape:
+        return forced + _minimum(rest)
+    result = milp(
+        np.ones(A.shape[1]),
+        constraints=LinearConstraint(A, lb=1),
+        integrality=1,
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0},
+    )
+    if not result.success:
+        raise SparsePGDError(f"no cover of {A.shape[0]} pixels by {A.shape[1]} groups: {result.message}")
+    fewest: int = round(result.fun)
+    return fewest
+
+
+def _reduced(A: csr_array) -> tuple[int, csr_array]:
+    """A without groups inside others and pixels that follow from others; a lone candidate is taken.
+
+    Returns the number of groups taken, and what is left to cover.
+    """
+    work = (np.bincount(A.indices).astype(float) ** 2).sum() + (np.diff(A.indptr).astype(float) ** 2).sum()
+    if work > REDUCIBLE:
+        return 0, A
+    inner, _ = _nested(A.T.tocsr())
+    A = A[:, ~np.isin(np.arange(A.shape[1]), inner)]
+    _, outer = _nested(A)  # whoever covers the pixel with fewer candidates covers the other
+    A = A[~np.isin(np.arange(A.shape[0]), outer)]
+    lone = np.diff(A.indptr) == 1
+    forced = np.unique(A.indices[A.indptr[:-1][lone]])
+    A = A[A[:, forced].sum(1) == 0]
+    return len(forced), A[:, A.sum(0) > 0]
+
+
+def _nested(A: csr_array) -> tuple[Ints, Ints]:
+    """Pairs (inner, outer) of rows, one within the other as sets; of equal rows the later is inner."""
+    overlap, size = (A @ A.T).tocoo(), np.diff(A.indptr)
+    i, j = overlap.coords
+    pairs = (overlap.data == size[i]) & ((size[j] > size[i]) | ((size[j] == size[i]) & (j < i)))
+    return i[pairs], j[pairs]
+
+
+def _prefix_covers(A: csr_array) -> Ints:
+    """F of the first 0, 1, ..., n rows. One row more costs one column at most: equal ends settle a span."""
+    n = A.shape[0]
+    F = np.zeros(n + 1, np.int64)
+    F[n] = _minimum(A)
+    spans = [(0, n)]
+    while spans:
+        low, high = spans.pop()
+        rise = int(F[high] - F[low])
+        if rise in (0, high - low):
+            F[low:high] = F[low] + np.arange(high - low) * (rise > 0)
+            continue
+        middle = (low + high) // 2
+        prefix = A[:middle]
+        F[middle] = _minimum(prefix[:, prefix.sum(0) > 0])
+        spans += [(low, middle), (middle, high)]
+    return F

@@ -1,0 +1,66 @@
+"""Shared fixtures: small models whose best answer is known, and the package's threads kept in check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # test workers run side by side
+
+
+class Linear(nn.Module):
+    """Two classes; z_1 - z_0 = <weight, x> + bias. With y = 0 the best perturbation is known in closed form."""
+
+    def __init__(self, weight: Tensor, bias: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+        self.bias = nn.Parameter(torch.tensor(bias, dtype=weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = (x * self.weight).flatten(1).sum(1) + self.bias
+        return torch.stack([torch.zeros_like(score), score], 1)
+
+
+class SmallConvNet(nn.Module):
+    """A convolutional network with BatchNorm, deterministic weights and confident enough to be attacked."""
+
+    def __init__(self, channels: int = 3, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(channels, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, classes),
+        )
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.net.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+        self.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def images(count: int, channels: int = 3, size: int = 12, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Random images on the 8-bit grid."""
+    generator = torch.Generator().manual_seed(seed)
+    levels = torch.randint(0, 256, (count, channels, size, size), generator=generator)
+    return levels.to(dtype) / 255
+
+
+def labelled(model: nn.Module, x: Tensor) -> Tensor:
+    """The model's own answers, so that every image starts out right."""
+    training = model.training
+    with torch.no_grad():
+        y = model.eval()(x).argmax(1)
+    model.train(training)
+    return y

@@ -1,0 +1,239 @@
+"""Models of every make: what is asked of them, and how they are given back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import SmallConvNet, images, labelled
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from sparsepgd.errors import (
+    DeviceError,
+    DTypeError,
+    LabelError,
+    LogitsShapeError,
+    NoGradientError,
+    NonFiniteError,
+    NonFiniteLogitsError,
+    ProbabilitiesWarning,
+    RangeError,
+    ShapeError,
+)
+
+MODEL = SmallConvNet().eval()
+X = images(3)
+Y = labelled(MODEL, X)
+ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=4)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "extract"),
+    [
+        (lambda z: (z, None), lambda out: out[0]),
+        (lambda z: {"logits": z}, lambda out: out["logits"]),
+        (lambda z: SimpleNamespace(logits=z), lambda out: out.logits),
+        (lambda z: z[:, :, None, None], lambda out: out.flatten(1)),
+    ],
+    ids=["tuple", "dict", "object", "reshape"],
+)
+def test_logits_are_extracted_from_any_output(wrap: Any, extract: Any) -> None:
+    result = ATTACK(lambda x: wrap(MODEL(x)), X, Y, logits=extract)
+    assert torch.equal(result.x_adv, ATTACK(MODEL, X, Y).x_adv)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda x: (MODEL(x), 1), "a tuple of 2, not a tensor of logits; pass logits="),
+        (lambda x: {"out": MODEL(x)}, r"a dict with keys \['out'\]"),
+        (lambda x: SimpleNamespace(logits=MODEL(x)), "a SimpleNamespace"),
+        (lambda x: MODEL(x)[:, :, None], r"\(3, 5, 1\) for 3 images; expected \(3, classes\)"),
+        (lambda x: MODEL(x)[:1], r"\(1, 5\) for 3 images"),
+        (lambda x: MODEL(x)[:, :1], r"\(3, 1\) for 3 images"),
+        (lambda x: MODEL(x)[:, 0], r"\(3,\) for 3 images"),
+    ],
+)
+def test_outputs_that_are_no_logits_are_refused(model: Any, message: str) -> None:
+    with pytest.raises(LogitsShapeError, match=message):
+        ATTACK(model, X, Y)
+
+
+def test_non_finite_logits_on_clean_images_are_an_error() -> None:
+    with pytest.raises(NonFiniteLogitsError, match="on clean image 1"):
+        ATTACK(lambda x: MODEL(x) * torch.tensor([[1.0], [torch.nan], [1.0]]), X, Y)
+
+
+def test_non_finite_logits_during_the_search_are_no_success() -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.where((x != X[:1]).any(), torch.nan, 0.0) + MODEL(x)
+
+    result = ATTACK(model, X[:1], Y[:1])
+    assert not bool(result.fooled.any())
+
+
+def test_a_model_on_another_device_is_refused() -> None:
+    with pytest.raises(DeviceError, match="the model is on meta, the images on cpu"):
+        ATTACK(SmallConvNet().to("meta"), X, Y)
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    def model(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return MODEL(x)
+
+    with pytest.raises(NoGradientError, match="use SparseRS"):
+        ATTACK(model, X, Y)
+
+
+def test_probabilities_get_a_warning() -> None:
+    with pytest.warns(ProbabilitiesWarning, match="remove the final softmax"):
+        ATTACK(lambda x: MODEL(x).softmax(1), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (X * 255, RangeError, r"images lie in \[0, 255\]; expected \[0, 1\]: divide by 255"),
+        (X - 0.5, RangeError, "undo the normalisation"),
+        (X + 1e-4, RangeError, "expected"),
+        (torch.where(X > 0.99, torch.nan, X), NonFiniteError, "holds NaN or infinity"),
+        (X[0], ShapeError, r"shape \(3, 12, 12\); expected \(B, C, H, W\)"),
+        ((X * 255).to(torch.uint8), DTypeError, r"torch.uint8; expected floating point in \[0, 1\], e.g. x.float\(\)"),
+        (X.numpy(), DTypeError, "type ndarray; expected a torch tensor"),
+    ],
+)
+def test_unusable_images_are_refused(x: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ATTACK(MODEL, x, Y)
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "message"),
+    [
+        (Y[:2], ShapeError, r"shape \(2,\) for 3 images"),
+        (torch.eye(5)[Y], ShapeError, r"shape \(3, 5\)"),
+        (Y.float(), DTypeError, "torch.float32; expected integers"),
+        (Y.tolist(), DTypeError, "type list; expected a tensor of integers"),
+        (torch.tensor([0, 5, 0]), LabelError, "label 5 of image 1; the model has classes 0 to 4"),
+        (torch.tensor([0, 0, -1]), LabelError, "label -1 of image 2"),
+    ],
+)
+def test_unusable_labels_are_refused(y: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ATTACK(MODEL, X, y)
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "message"),
+    [
+        (7, LabelError, "the model has classes 0 to 4"),
+        (torch.tensor([1, 2]), ShapeError, r"shape \(2,\) for 3 images"),
+        (Y, LabelError, "is its own label"),
+    ],
+)
+def test_unusable_targets_are_refused(target: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ATTACK(MODEL, X, Y, goal=sp.Targeted(target))
+
+
+def test_images_off_the_8_bit_grid_are_refused_when_quantized() -> None:
+    with pytest.raises(RangeError, match="not on the grid n/255"):
+        sp.SparsePGD(sp.Budget(k=1), steps=2, quantize=True)(MODEL, X * 0.999, Y)
+
+
+def test_an_index_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"index of shape \(2,\) for 3 images"):
+        ATTACK(MODEL, X, Y, index=torch.arange(2))
+
+
+def test_round_off_beyond_the_range_is_accepted_and_untouched_pixels_kept() -> None:
+    x = X.clone()
+    x[0, 0, 0, 0], x[0, 0, 0, 1] = -2.98e-08, 1 + 1.2e-07
+    result = ATTACK(MODEL, x, labelled(MODEL, x))
+    assert bool(((result.x_adv == x) | ((result.x_adv >= 0) & (result.x_adv <= 1))).all())
+    assert result.l0.tolist()[0] <= 3
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type_are_accepted(dtype: torch.dtype) -> None:
+    assert torch.equal(ATTACK(MODEL, X, Y.to(dtype)).x_adv, ATTACK(MODEL, X, Y).x_adv)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_result_has_the_dtype_of_the_images_and_the_model_sees_it(dtype: torch.dtype) -> None:
+    seen = set()
+
+    class Model(SmallConvNet):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.add(x.dtype)
+            return super().forward(x)
+
+    model = Model(dtype=dtype).eval()
+    x = X.to(dtype)
+    result = ATTACK(model, x, labelled(model, x))
+    assert seen == {dtype}
+    assert result.x_adv.dtype == dtype
+    assert bool((result.l0 <= 3).all())
+
+
+def test_everything_is_restored_after_an_exception() -> None:
+    class Broken(SmallConvNet):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == 4:
+                torch.rand(7)
+                raise RuntimeError("out of luck")
+            return super().forward(x)
+
+    model = Broken().train()
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="out of luck"):
+        ATTACK(model, X, Y)
+    assert all(module.training for module in model.modules())
+    assert all(p.requires_grad for p in model.parameters())
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_batch_norm_statistics_stay_and_are_used() -> None:
+    model = SmallConvNet().train()
+    before = model.net[1].running_mean.clone()
+    result = ATTACK(model, X, Y)
+    assert torch.equal(model.net[1].running_mean, before)
+    assert torch.equal(result.x_adv, ATTACK(MODEL, X, Y).x_adv)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_works_inside_no_grad_and_inference_mode(context: Any) -> None:
+    with context():
+        result = ATTACK(MODEL, X.clone(), Y.clone())
+    assert torch.equal(result.x_adv, ATTACK(MODEL, X, Y).x_adv)
+
+
+def test_a_model_that_draws_random_numbers_leaves_the_global_state_alone() -> None:
+    state = torch.get_rng_state()
+    ATTACK(nn.Sequential(MODEL, nn.Identity()), X, Y)
+    ATTACK(lambda x: MODEL(x) + 1e-6 * torch.rand(len(x), 5), X, Y)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_saved_png_is_still_adversarial(tmp_path: Any) -> None:
+    from torchvision.io import decode_image, write_png
+
+    x = images(12)
+    y = labelled(MODEL, x)
+    result = sp.SparsePGD(sp.Budget(k=20), steps=60, quantize=True)(MODEL, x, y)
+    assert int(result.fooled.sum()) >= 6
+    for i in result.fooled.nonzero()[:, 0].tolist():
+        file = tmp_path / f"{i}.png"
+        write_png((result.x_adv[i] * 255).round().to(torch.uint8), str(file))
+        read = decode_image(str(file)).float() / 255
+        assert torch.equal(read, result.x_adv[i])
+        with torch.no_grad():
+            assert int(MODEL(read[None]).argmax()) != int(y[i])

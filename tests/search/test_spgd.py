@@ -1,0 +1,289 @@
+"""Sparse-PGD: finds known optima, keeps the algorithm's rules, and draws the same whatever the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from conftest import Linear, SmallConvNet, images, labelled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import sparsepgd as sp
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.search.loop import Images, sweep
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.spgd import State
+
+
+def best_gain(weight: Tensor, x: Tensor, budget: sp.Budget) -> Tensor:
+    """The largest <weight, delta> within the budget, by enumeration of single groups: (B,)."""
+    gain = torch.maximum(weight * (x.clamp(max=1 - budget.eps) + budget.eps).clamp(max=1) - weight * x,
+                         weight * (x - budget.eps).clamp(min=0) - weight * x)
+    per_group = budget.resolve(tuple(x.shape[1:])).gather(gain)  # type: ignore[arg-type]
+    return per_group.flatten(1).topk(budget.k).values.sum(1)
+
+
+def linear_problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(3, size, size, generator=generator)
+    x = torch.rand(4, 3, size, size, generator=generator)
+    return weight, x, best_gain(weight, x, budget)
+
+
+@pytest.mark.parametrize(("gradient", "steps"), [("unprojected", 800), ("projected", 3000)])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        sp.Budget(k=1),
+        sp.Budget(k=4),
+        sp.Budget(k=3, pattern=sp.Features()),
+        sp.Budget(k=1, pattern=sp.Rows()),
+        sp.Budget(k=1, pattern=sp.Columns()),
+        sp.Budget(k=1, pattern=sp.Patches(3)),
+        sp.Budget(k=1, pattern=sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])),
+        sp.Budget(k=3, eps=0.1),
+        sp.Budget(k=1, pattern=sp.Patches(3), eps=0.1),
+    ],
+    ids=repr,
+)
+def test_finds_the_best_groups_of_a_linear_model(budget: sp.Budget, gradient: Any, steps: int) -> None:
+    weight, x, best = linear_problem(budget)
+    pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}
+    attack = sp.SparsePGD(budget, steps, gradient, loss="margin", early_stop=False, **pace)
+    model = Linear(weight, -1000.0)  # far from the boundary: nothing stops the search
+    result = attack(model, x, torch.zeros(4, dtype=torch.int64))
+    reached = ((result.x_adv - x) * weight).flatten(1).sum(1)
+    assert bool((reached <= best * (1 + 1e-5) + 1e-5).all())
+    torch.testing.assert_close(reached, best, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
+def test_fools_a_linear_model_if_and_only_if_the_budget_suffices(gradient: Any) -> None:
+    budget = sp.Budget(k=3)
+    weight, x, best = linear_problem(budget)
+    score = (x * weight).flatten(1).sum(1)
+    for i in range(len(x)):
+        for slack, expected in ((1e-2, True), (-1e-2, False)):
+            model = Linear(weight, float(-score[i] - best[i] + slack))
+            result = sp.SparsePGD(budget, steps=1500, gradient=gradient)(model, x[i : i + 1], torch.tensor([0]))
+            assert bool(result.fooled) is expected
+
+
+@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
+def test_a_kernel_of_one_cell_is_the_unstructured_attack(gradient: Any) -> None:
+    model, x = SmallConvNet(), images(6)
+    y = labelled(model, x)
+    shared = {"steps": 30, "gradient": gradient, "alpha": 0.25, "beta": 0.25, "tolerance": 3}
+    pixels = sp.SparsePGD(sp.Budget(k=3), **shared)(model, x, y, seed=5)
+    for pattern in (sp.Patches(1), sp.Shape([[1]])):
+        other = sp.SparsePGD(sp.Budget(k=3, pattern=pattern), **shared)(model, x, y, seed=5)
+        assert torch.equal(other.x_adv, pixels.x_adv)
+        assert torch.equal(other.steps, pixels.steps)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(7)), st.sampled_from([1, 2, 3, 7]), st.booleans())
+def test_batch_size_and_order_do_not_change_the_result(order: list[int], batch_size: int, structured: bool) -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(7, dtype=torch.float64)
+    y = labelled(model, x)
+    pattern = sp.Patches(2) if structured else sp.Pixels()
+    attack = sp.SparsePGD(sp.Budget(k=2, pattern=pattern), steps=25)
+    whole = attack(model, x, y, seed=3, batch_size=7)
+    pick = torch.tensor(order)
+    parts = attack(model, x[pick], y[pick], seed=3, batch_size=batch_size, index=pick)
+    assert torch.equal(parts.fooled, whole.fooled[pick])
+    assert torch.equal(parts.steps, whole.steps[pick])
+    torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
+
+
+def test_seeds_differ_and_repeat() -> None:
+    model, x = SmallConvNet(), images(6)
+    y = labelled(model, x)
+    attack = sp.SparsePGD(sp.Budget(k=2), steps=3, early_stop=False)
+    first, again, other = (attack(model, x, y, seed=seed).x_adv for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
+    plain, patch = sp.SparsePGD(sp.Budget(k=20)), sp.SparsePGD(sp.Budget(k=1, pattern=sp.Patches(5)))
+    assert (plain.steps, plain.alpha, plain.beta, plain.tolerance, plain.gamma) == (10_000, 0.25, 0.25, 3, 2e-8)
+    assert (patch.steps, patch.alpha, patch.beta, patch.tolerance) == (10_000, 0.0125, 0.0125, 50)
+    assert plain.gradient == "unprojected"
+    assert dataclasses.replace(plain, gradient="projected").gradient == "projected"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gradient": "sparse"}, "gradient='sparse'; use one of 'unprojected', 'projected', 'random'"),
+        ({"steps": 0}, "steps=0; expected a number larger than 0"),
+        ({"alpha": -0.1}, "alpha=-0.1"),
+        ({"tolerance": 0}, "tolerance=0"),
+        ({"loss": "dlr"}, "loss='dlr'; use one of 'ce', 'margin'"),
+    ],
+)
+def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        sp.SparsePGD(sp.Budget(k=1), **arguments)
+
+
+# One update at a time, beside the algorithm.
+
+
+def one_update(
+    attack: sp.SparsePGD, g: Tensor, n: int = 0, w: Tensor | None = None
+) -> tuple[State, State, Images]:
+    """A state of two images and what an update with the gradient g makes of it."""
+    threat = attack.budget.resolve((3, 6, 6))
+    x = images(2, size=6)
+    y = torch.zeros(2, dtype=torch.int64)
+    low, high = threat.box(x, None, quantize=False)
+    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), low, high, None)
+    noise = Noise(0)
+    before = attack.start(threat, rows, noise)
+    before = dataclasses.replace(before, n=torch.tensor([n, 0]))
+    if w is not None:
+        before = dataclasses.replace(before, w=w, v=threat.top_k(w.sigmoid(), None))
+    seen = Evaluation(torch.zeros(2), torch.zeros(2, dtype=torch.bool), g)
+    return before, attack.update(threat, rows, before, seen, torch.zeros_like(y), noise), rows
+
+
+GRADIENT = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(9))
+
+
+def test_projected_update_leaves_magnitudes_off_the_mask_alone() -> None:
+    before, after, _ = one_update(sp.SparsePGD(sp.Budget(k=2), gradient="projected"), GRADIENT)
+    off = (before.v == 0).expand_as(before.p)
+    assert torch.equal(after.p[off], before.p[off])
+    assert bool((after.p[~off] != before.p[~off]).any())
+
+
+def test_unprojected_update_moves_every_magnitude_by_alpha_along_the_sign() -> None:
+    before, after, rows = one_update(sp.SparsePGD(sp.Budget(k=2)), GRADIENT)
+    expected = (before.p + 0.25 * GRADIENT.sign()).clamp(-rows.x, 1 - rows.x)
+    torch.testing.assert_close(after.p, expected)
+
+
+def test_mask_step_follows_the_normalised_dense_gradient() -> None:
+    before, after, _ = one_update(sp.SparsePGD(sp.Budget(k=2), gradient="projected"), GRADIENT)
+    s = before.w.sigmoid()
+    g_w = (GRADIENT * before.p).sum(1, keepdim=True) * s * (1 - s)
+    expected = before.w + 0.25 * 6 * g_w / g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    torch.testing.assert_close(after.w, expected)
+
+
+def test_structured_mask_step_is_the_convolution_of_the_gradient() -> None:
+    attack = sp.SparsePGD(sp.Budget(k=1, pattern=sp.Patches(2)))
+    before, after, _ = one_update(attack, GRADIENT)
+    s = before.w.sigmoid()
+    product = (GRADIENT * before.p).sum(1)
+    summed = product.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))[:, None]
+    g_w = summed * s * (1 - s)
+    expected = before.w + 0.0125 * 6 * g_w / g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    torch.testing.assert_close(after.w, expected)
+
+
+@pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf])
+def test_no_mask_step_where_the_gradient_vanishes_or_is_not_finite(bad: float) -> None:
+    g = GRADIENT.clone()
+    g[0] = bad
+    before, after, _ = one_update(sp.SparsePGD(sp.Budget(k=2)), g)
+    assert torch.equal(after.w[0], before.w[0])
+    assert torch.equal(after.p[0], before.p[0])
+    assert not torch.equal(after.w[1], before.w[1])
+
+
+def test_a_stuck_mask_is_drawn_afresh_for_that_image_alone_and_magnitudes_go_on() -> None:
+    attack = sp.SparsePGD(sp.Budget(k=2), tolerance=3)
+    normal = one_update(attack, GRADIENT, n=2)[1]
+    before, after, rows = one_update(attack, GRADIENT, n=3)
+    fresh = Noise(0).normal(2, rows.index, torch.ones(2, dtype=torch.int64), (1, 6, 6))  # type: ignore[arg-type]
+    assert torch.equal(after.w[0], fresh[0])  # not moved by the gradient of the mask that was given up
+    assert torch.equal(after.w[1], normal.w[1])
+    assert torch.equal(after.p, normal.p)
+    assert int(after.n[0]) == 0
+
+
+def test_unchanged_masks_are_counted_for_each_image_alone() -> None:
+    w = torch.zeros(2, 1, 6, 6)
+    w[:, :, 0, :2] = 10.0  # far ahead: no step of this size changes the choice
+    attack = sp.SparsePGD(sp.Budget(k=2), beta=1e-6)
+    _, after, _ = one_update(attack, GRADIENT, n=1, w=w)
+    assert after.n.tolist() == [2, 1]
+    w[1] = 0.0
+    w[1, 0, 0, 0], w[1, 0, 0, 1], w[1, 0, 0, 2] = 1.0, 1e-9, 0.0
+    changed = sp.SparsePGD(sp.Budget(k=2), beta=10.0)
+    _, after, _ = one_update(changed, GRADIENT, n=1, w=w)
+    assert after.n.tolist()[1] == 0
+
+
+@pytest.mark.parametrize("tolerance", [1, 3, 7])
+def test_redraws_after_exactly_tolerance_unchanged_evaluations(tolerance: int) -> None:
+    """With a constant model w never moves, so masks change only when they are drawn afresh."""
+    seen: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        seen.append((x.detach() != x0).any(1))
+        return torch.tensor([[3.0, 0.0]]).expand(len(x), 2) + 0 * x.sum((1, 2, 3))[:, None]
+
+    x0 = torch.full((1, 3, 8, 8), 0.5)
+    attack = sp.SparsePGD(sp.Budget(k=4), steps=4 * (tolerance + 1), tolerance=tolerance)
+    attack(model, x0, torch.tensor([0]))
+    masks = seen[1:-1]  # without the clean and the verifying pass
+    changes = [i for i in range(1, len(masks)) if not torch.equal(masks[i], masks[i - 1])]
+    assert changes == [i * (tolerance + 1) for i in range(1, len(changes) + 1)]
+    assert len(changes) == 4
+
+
+def test_random_gradient_tosses_one_coin_for_the_call() -> None:
+    attack = sp.SparsePGD(sp.Budget(k=2), gradient="random")
+    chosen = {attack.for_call(Noise(seed)).gradient for seed in range(20)}
+    assert chosen == {"unprojected", "projected"}
+    assert attack.for_call(Noise(4)).gradient == attack.for_call(Noise(4)).gradient
+
+
+def test_the_random_start_is_tried_too() -> None:
+    model, x = Linear(torch.ones(1, 4, 4), -8.0), torch.full((1, 1, 4, 4), 0.499)
+    result = sp.SparsePGD(sp.Budget(k=16), steps=50)(model, x, torch.tensor([0]), seed=1)
+    assert bool(result.fooled)
+    hits = [int(sp.SparsePGD(sp.Budget(k=16), steps=50)(model, x, torch.tensor([0]), seed=s).steps) for s in range(12)]
+    assert 0 in hits
+    assert max(hits) >= 1
+
+
+def test_full_length_keeps_the_best_loss_and_goes_on_after_success() -> None:
+    model, x = SmallConvNet(), images(8)
+    y = labelled(model, x)
+    early = sp.SparsePGD(sp.Budget(k=6), steps=40)(model, x, y)
+    full = sp.SparsePGD(sp.Budget(k=6), steps=40, early_stop=False)(model, x, y)
+    assert bool((full.fooled | ~early.fooled).all())
+    assert bool((full.loss >= early.loss)[early.fooled].all())
+    assert float(full.loss[early.fooled].mean()) > float(early.loss[early.fooled].mean())
+    assert full.forwards.tolist() == [41] * 8
+
+
+def test_perturb_equals_the_verified_attack_point_for_point() -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(8, dtype=torch.float64)
+    y = labelled(model, x)
+    y[0] = (y[0] + 1) % 5  # wrong from the start: comes back as it is
+    attack = sp.SparsePGD(sp.Budget(k=3), steps=20)
+    x_adv = attack.perturb(model, x, y, seed=2)
+    assert torch.equal(x_adv[0], x[0])
+    torch.testing.assert_close(x_adv, attack(model, x, y, seed=2).x_adv, rtol=0, atol=1e-9)
+
+
+def test_sweep_and_slots_agree() -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(5, dtype=torch.float64)
+    y = labelled(model, x)
+    attack = sp.SparsePGD(sp.Budget(k=2), steps=15)
+    oracle = Oracle(model.eval(), sp.Untargeted())
+    threat = attack.budget.resolve((3, 12, 12))
+    rows = attack._images(threat, oracle, x, y, y, model(x).detach(), None)
+    best = sweep(attack, oracle, threat, rows, Noise(0))
+    torch.testing.assert_close(best.x_adv, attack(model, x, y, seed=0, batch_size=2).x_adv, rtol=0, atol=1e-9)

@@ -1,0 +1,184 @@
+"""Budgets: what they accept, how they resolve, and the maps E and its adjoint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import sparsepgd as sp
+from sparsepgd.errors import AllowedError, BudgetError, KernelError, PatternError
+
+PATTERNS = [sp.Pixels(), sp.Features(), sp.Rows(), sp.Columns(), sp.Patches(3), sp.Patches(2, 4), sp.Shape.circle(5)]
+
+
+def incidence(pattern: sp.Pattern, height: int, width: int) -> Tensor:
+    """The explicit 0/1 matrix (groups, pixels) that the convolutions stand for."""
+    kernel = pattern.kernel(height, width)
+    rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
+    matrix = torch.zeros(rows * columns, height, width)
+    for i in range(rows):
+        for j in range(columns):
+            matrix[i * columns + j, i : i + kernel.shape[0], j : j + kernel.shape[1]] = kernel
+    return matrix.flatten(1)
+
+
+@pytest.mark.parametrize("pattern", [p for p in PATTERNS if not p.per_channel], ids=repr)
+@pytest.mark.parametrize("size", [(7, 9), (8, 8)])
+def test_convolution_path_equals_incidence_matrix(pattern: sp.Pattern, size: tuple[int, int]) -> None:
+    threat = sp.Budget(k=2, pattern=pattern).resolve((3, *size))
+    matrix = incidence(pattern, *size)
+    v = (torch.rand(4, *threat.grid, generator=torch.Generator().manual_seed(0)) < 0.2).float()
+    values = torch.randn(4, 3, *size, generator=torch.Generator().manual_seed(1))
+    expected = (v.flatten(1) @ matrix).clamp(max=1).view(4, 1, *size)
+    assert torch.equal(threat.expand(v), expected)
+    gathered = values.sum(1).flatten(1) @ matrix.T
+    torch.testing.assert_close(threat.gather(values), gathered.view(4, *threat.grid))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
+def test_gather_is_the_adjoint_of_expand_where_groups_do_not_overlap(pattern: sp.Pattern) -> None:
+    threat = sp.Budget(k=1, pattern=pattern).resolve((3, 8, 9))
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 3, 8, 9, generator=generator)
+    v = torch.zeros(2, *threat.grid)
+    v.view(2, -1)[:, 0] = 1  # one group, so the clip at 1 does nothing
+    left = (threat.expand(v) * values).flatten(1).sum(1)
+    right = (v * threat.gather(values)).flatten(1).sum(1)
+    torch.testing.assert_close(left, right)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 10_000))
+def test_top_k_gives_exactly_k_ones_and_is_idempotent(k: int, seed: int) -> None:
+    threat = sp.Budget(k=k).resolve((3, 4, 5))
+    score = torch.rand(3, *threat.grid, generator=torch.Generator().manual_seed(seed)).round(decimals=1)  # ties
+    v = threat.top_k(score, None)
+    assert torch.equal(v.flatten(1).sum(1), torch.full((3,), float(k)))
+    assert torch.equal(threat.top_k(v, None), v)
+    chosen, rest = score[v > 0].view(3, -1), score.masked_fill(v > 0, -1).flatten(1)
+    assert bool((chosen.amin(1) >= rest.amax(1)).all())
+
+
+def test_grids_have_the_shapes_of_the_paper() -> None:
+    grids = {repr(p): sp.Budget(k=1, pattern=p).resolve((3, 32, 30)).grid for p in PATTERNS}
+    assert grids == {
+        "Pixels()": (1, 32, 30),
+        "Features()": (3, 32, 30),
+        "Rows()": (1, 32, 1),
+        "Columns()": (1, 1, 30),
+        "Patches(height=3, width=3)": (1, 30, 28),
+        "Patches(height=2, width=4)": (1, 31, 27),
+        repr(sp.Shape.circle(5)): (1, 28, 26),
+    }
+
+
+@pytest.mark.parametrize("eps", [8 / 255, 0.1, 1 / 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_box_is_exact_in_the_dtype_of_the_images(eps: float, dtype: torch.dtype) -> None:
+    x = torch.rand(2, 3, 16, 16, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    low, high = sp.Budget(k=1, eps=eps).resolve((3, 16, 16)).box(x, None, quantize=False)
+    assert bool(((high.double() - x.double()) <= eps).all())
+    assert bool(((x.double() - low.double()) <= eps).all())
+    assert bool((low >= 0).all())
+    assert bool((high <= 1).all())
+    assert bool((high - x > 0.99 * eps)[x < 1 - eps].all())  # and not smaller than it need be
+
+
+def test_quantized_box_holds_whole_levels() -> None:
+    x = torch.arange(256).view(1, 1, 16, 16) / 255
+    low, high = sp.Budget(k=1, eps=8 / 255).resolve((1, 16, 16)).box(x, None, quantize=True)
+    levels = torch.arange(256).view(1, 1, 16, 16)
+    assert torch.equal((low * 255).round().long(), (levels - 8).clamp(min=0))
+    assert torch.equal((high * 255).round().long(), (levels + 8).clamp(max=255))
+
+
+def test_box_is_closed_where_nothing_may_change() -> None:
+    x = torch.rand(2, 3, 4, 4)
+    allowed = torch.zeros(4, 4, dtype=torch.bool)
+    allowed[0] = True
+    threat = sp.Budget(k=1, allowed=allowed).resolve((3, 4, 4))
+    masks = threat.masks(2)
+    assert masks is not None
+    low, high = threat.box(x, masks[0], quantize=False)
+    assert torch.equal(low[:, :, 1:], x[:, :, 1:])
+    assert torch.equal(high[:, :, 1:], x[:, :, 1:])
+    assert bool((low[:, :, 0] == 0).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"k": 0}, BudgetError, "k=0; the adversary must be allowed at least one of the pixels"),
+        ({"k": -3}, BudgetError, "k=-3"),
+        ({"k": 1.5}, BudgetError, "k=1.5; k counts pixels and must be an integer"),
+        ({"k": True}, BudgetError, "k=True"),
+        ({"k": 1, "eps": 0}, BudgetError, "eps=0; use 0 < eps <= 1"),
+        ({"k": 1, "eps": 8}, BudgetError, "eps=8"),
+        ({"k": 1, "allowed": torch.ones(4, 4)}, AllowedError, "torch.float32; expected a boolean tensor"),
+        ({"k": 1, "allowed": torch.ones(4, dtype=torch.bool)}, AllowedError, r"shape \(4,\)"),
+        ({"k": 1, "allowed": torch.zeros(4, 4, dtype=torch.bool)}, AllowedError, "the allowed mask is empty"),
+    ],
+)
+def test_bad_budgets_are_refused_with_what_came(
+    arguments: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        sp.Budget(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "error", "message"),
+    [
+        (sp.Budget(k=40, pattern=sp.Rows()), BudgetError, "k=40 rows, but a 32x32 image has 32; use k <= 32"),
+        (sp.Budget(k=1025), BudgetError, "k=1025 pixels, but a 32x32 image has 1024"),
+        (sp.Budget(k=1, pattern=sp.Patches(33)), PatternError, "33x33 does not fit an image of 32x32"),
+        (sp.Budget(k=1, allowed=torch.ones(8, 8, dtype=torch.bool)), AllowedError, r"\(8, 8\) for images of 32x32"),
+    ],
+)
+def test_budgets_that_do_not_fit_the_image_say_what_would(
+    budget: sp.Budget, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        budget.resolve((3, 32, 32))
+
+
+def test_k_larger_than_the_groups_that_touch_the_allowed_mask_is_refused() -> None:
+    allowed = torch.zeros(8, 8, dtype=torch.bool)
+    allowed[3, 4:6] = True
+    with pytest.raises(BudgetError, match="only 2 touch the allowed mask; use k <= 2"):
+        sp.Budget(k=3, allowed=allowed).resolve((3, 8, 8))
+    with pytest.raises(BudgetError, match="only 1 touch"):
+        sp.Budget(k=2, pattern=sp.Rows(), allowed=allowed).resolve((3, 8, 8))
+
+
+def test_one_allowed_mask_for_each_image_must_match_their_number() -> None:
+    allowed = torch.ones(3, 8, 8, dtype=torch.bool)
+    threat = sp.Budget(k=1, allowed=allowed).resolve((3, 8, 8))
+    with pytest.raises(AllowedError, match="3 allowed masks for 2 images"):
+        threat.masks(2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ([[0.0, 0.5]], "kernel holds 0.5; every cell must be 0 or 1"),
+        ([[0, 0], [0, 0]], "has no 1 in it"),
+        ([1, 0], r"shape \(2,\); expected two dimensions"),
+        ("heart", "type str is no 2-D array"),
+    ],
+)
+def test_kernels_that_are_no_pattern_are_refused(kernel: object, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        sp.Shape(kernel)
+
+
+def test_patterns_are_values() -> None:
+    assert sp.Patches(3) == sp.Patches(3, 3)
+    assert sp.Patches(3) != sp.Patches(3, 4)
+    assert sp.Shape([[1, 0], [1, 1]]) == sp.Shape(torch.tensor([[1, 0], [1, 1]]), name="other")
+    assert len({sp.Shape.circle(5), sp.Shape.circle(5), sp.Shape.circle(6)}) == 2
+    with pytest.raises(PatternError, match="0x0; height and width must be at least 1"):
+        sp.Patches(0)

@@ -1,0 +1,163 @@
+"""The registry: cards, weights, bundled images, and what is said when something is wrong."""
+
+import hashlib
+import json
+from importlib.resources import files
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save
+
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError
+from sparsepgd.zoo import small_preact_resnet
+from sparsepgd.zoo.registry import IMAGES
+
+BUNDLED = files("sparsepgd.zoo").joinpath("bundled")
+
+
+def add_model(folder, name, network, **changes):
+    """Write weights and card as the recipe does."""
+    weights = save({key: value.contiguous() for key, value in network.state_dict().items()})
+    about = {
+        "name": name,
+        "description": "for a test",
+        "architecture": "small_preact_resnet",
+        "arguments": {"num_classes": 4, "activation": "softplus"},
+        "parameters": 1,
+        "sha256": hashlib.sha256(weights).hexdigest(),
+        "method": "plain",
+        "command": "none",
+        "seed": 0,
+        "epochs": 0,
+        "hardware": "CPU",
+        "torch_version": torch.__version__,
+        "training_seconds": 0.0,
+        "clean_accuracy": 0.25,
+        "measured": "not at all",
+        **changes,
+    }
+    (folder / f"{name}.safetensors").write_bytes(weights)
+    (folder / f"{name}.json").write_text(json.dumps(about))
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return small_preact_resnet(4, "softplus").eval()
+
+
+def test_no_model_at_all(tmp_path):
+    assert zoo.names(tmp_path) == []
+    with pytest.raises(SourceError, match=r"no model 'small'; use one of: \(none is here\)"):
+        zoo.load("small", tmp_path)
+
+
+def test_a_model_comes_back_as_it_was_written(tmp_path, network):
+    add_model(tmp_path, "one", network)
+    loaded = zoo.load("one", tmp_path)
+    x = torch.rand(2, 3, 32, 32)
+    assert not loaded.training
+    assert torch.equal(loaded(x), network(x))
+
+
+def test_names_are_sorted_and_need_both_files(tmp_path, network):
+    for name in ("b", "a", "c"):
+        add_model(tmp_path, name, network)
+    (tmp_path / "c.json").unlink()
+    (tmp_path / "notes.json").write_text("{}")
+    assert zoo.names(tmp_path) == ["a", "b"]
+    for unknown in ("c", "notes", "../a"):
+        with pytest.raises(SourceError, match=r"no model .*; use one of: a, b"):
+            zoo.card(unknown, tmp_path)
+
+
+def test_changed_weights_are_refused(tmp_path, network):
+    add_model(tmp_path, "one", network)
+    file = tmp_path / "one.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(
+        SourceError, match=r"one.safetensors has sha256 .*, its card says .*install or fetch it again"
+    ):
+        zoo.load("one", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy: .*; make it again"),
+        ({"surprise": 1}, "one.json is no card: surprise: "),
+        (
+            {"architecture": "vgg"},
+            "needs the architecture 'vgg'; known are preact_resnet18, small_preact_resnet",
+        ),
+        ({"arguments": {"num_classes": 10}}, "the weights of one do not fit its card"),
+        ({"arguments": {"depth": 3}}, "the weights of one do not fit its card"),
+        ({"arguments": {"activation": "gelu"}}, "do not fit its card: activation='gelu'"),
+    ],
+)
+def test_a_wrong_card_is_refused(tmp_path, network, changes, message):
+    add_model(tmp_path, "one", network, **changes)
+    with pytest.raises(SourceError, match=message):
+        zoo.load("one", tmp_path)
+
+
+def test_a_card_that_is_not_json(tmp_path, network):
+    add_model(tmp_path, "one", network)
+    (tmp_path / "one.json").write_text("{")
+    with pytest.raises(SourceError, match=r"one.json is no card: .*Invalid JSON"):
+        zoo.card("one", tmp_path)
+
+
+def test_a_card_cannot_be_changed(tmp_path, network):
+    add_model(tmp_path, "one", network)
+    with pytest.raises(ValidationError, match="frozen"):
+        zoo.card("one", tmp_path).seed = 1
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_shipped_models(name):
+    about, network = zoo.card(name), zoo.load(name)
+    assert about.name == name
+    assert about.parameters == sum(p.numel() for p in network.parameters())
+    x, y = zoo.bundled_images()
+    with torch.no_grad():
+        accuracy = (network(x).argmax(1) == y).float().mean().item()
+    assert accuracy == pytest.approx(about.clean_accuracy, abs=0.06)  # 500 of 10,000 images
+    assert BUNDLED.joinpath(f"{name}.safetensors").stat().st_size < 2_000_000
+
+
+def test_bundled_images():
+    x, y = zoo.bundled_images()
+    assert x.shape == (500, 3, 32, 32)
+    assert x.dtype == torch.float32
+    assert y.shape == (500,)
+    assert y.dtype == torch.int64
+    assert x.min() == 0
+    assert x.max() == 1
+    assert torch.equal((x * 255).round() / 255, x), "on the 8-bit grid"
+    assert y.unique().tolist() == list(range(len(zoo.CIFAR10_CLASSES)))
+    assert [zoo.CIFAR10_CLASSES[i] for i in y[:4]] == ["cat", "ship", "ship", "airplane"]
+
+
+def test_bundled_images_are_lossless_and_small():
+    x, _ = zoo.bundled_images()
+    pixels = (x * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
+    about = json.loads(BUNDLED.joinpath(f"{IMAGES}.json").read_text())
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == about["pixels_sha256"]
+    assert tuple(about["classes"]) == zoo.CIFAR10_CLASSES
+    assert BUNDLED.joinpath(f"{IMAGES}.webp").stat().st_size < 1_000_000
+
+
+def test_some_of_the_bundled_images():
+    x, y = zoo.bundled_images(7)
+    every, labels = zoo.bundled_images()
+    assert torch.equal(x, every[:7])
+    assert torch.equal(y, labels[:7])
+
+
+@pytest.mark.parametrize("n", [0, -1, 501])
+def test_more_images_than_there_are(n):
+    with pytest.raises(SourceError, match=rf"n={n}, but 500 images are bundled; use 1 <= n <= 500"):
+        zoo.bundled_images(n)
