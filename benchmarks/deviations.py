@@ -10,7 +10,6 @@ process on the same images. The figure is the number of images still classified 
 import argparse
 import importlib
 import json
-import math
 import platform
 import shlex
 import statistics
@@ -27,6 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from sparsepgd import options
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
 from sparsepgd.zoo import networks
@@ -38,25 +38,21 @@ class Variant(sp.SparsePGD):
 
     rank: str = "sigmoid"  # h: what TopK ranks, "sigmoid" or "raw"
     detect: str = "mask"  # h: a mask has changed if it did, or if the ranking of the "raw" w did
-    ties: str = "topk"  # h: whose turn among equals, "topk" (the library's), "index", "random" (drawn anew each step)
+    ties: str = "first"  # h: whose turn among equals, "first" in order or "random" (drawn anew each step)
     counter: str = "consecutive"  # f: "cumulative" never goes back to 0 but by a redraw
     after: str = "fresh"  # g: after a redraw the gradient is "fresh", "stale" or for one step zero ("idle")
 
     def top(self, threat: Any, w: Tensor, index: Tensor, step: Tensor, noise: Any) -> Tensor:
-        if self.rank == "raw":
-            return threat.top_k(w, None)
         s = w.sigmoid()
-        if self.ties == "topk":
+        if self.rank == "raw":
+            return plain_top_k(w, self.budget.k)
+        if self.ties == "first":
             return threat.top_k(s, None)
-        if self.ties == "index":
-            order = torch.arange(s[0].numel(), 0, -1, device=s.device).view(1, *threat.grid)
-        else:
-            order = (noise.uniform(Stream.COIN, index, step, threat.grid) * 2**20).long()
-        key = (s.view(torch.int32).long() << 20) + order
-        return threat.top_k(key.double(), None).float()
+        lots = (noise.uniform(Stream.COIN, index, step, threat.grid) * 2**20).long()
+        return plain_top_k((s.view(torch.int32).long() << 20) + lots, self.budget.k)
 
     def update(self, threat: Any, images: Any, state: State, seen: Any, step: Tensor, noise: Any) -> State:
-        plain = self.rank == "sigmoid" and self.detect == "mask" and self.ties == "topk"
+        plain = self.rank == "sigmoid" and self.detect == "mask" and self.ties == "first"
         if plain and self.counter == "consecutive" and self.after == "fresh":
             return super().update(threat, images, state, seen, step, noise)
         p, w, v = state.p, state.w, state.v
@@ -67,13 +63,13 @@ class Variant(sp.SparsePGD):
         g_w = threat.gather(g * p) * s * (1 - s)
         p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-        move = self.beta * math.sqrt(threat.shape[1] * threat.shape[2]) * torch.where(norm >= self.gamma, g_w / norm, 0)
+        move = self._beta(threat) * torch.where(norm >= self.gamma, g_w / norm, 0)
         stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
         moved = torch.where(stuck, again + move if self.after == "stale" else again, w + move)
         v_new = self.top(threat, moved, images.index, step, noise)
         if self.detect == "raw":
-            same = (threat.top_k(moved, None) == threat.top_k(w, None)).flatten(1).all(1)
+            same = (plain_top_k(moved, self.budget.k) == plain_top_k(w, self.budget.k)).flatten(1).all(1)
         else:
             same = (v_new == v).flatten(1).all(1)
         n = state.n.clamp(min=0)
@@ -81,11 +77,16 @@ class Variant(sp.SparsePGD):
         return State(p, moved, v_new, torch.where(stuck.flatten(), -1 if self.after == "idle" else 0, count))
 
 
+def plain_top_k(score: Tensor, k: int) -> Tensor:
+    flat = score.flatten(1)
+    best = flat.topk(k, sorted=False).indices
+    return torch.zeros(flat.shape, device=flat.device).scatter_(1, best, 1.0).view_as(score)
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "as shipped": {},
     "h: rank raw w": {"rank": "raw"},
     "h: detect change in raw w": {"detect": "raw"},
-    "h: ties by index": {"ties": "index"},
     "h: ties at random": {"ties": "random"},
     "f: cumulative counter": {"counter": "cumulative"},
     "g: stale gradient after redraw": {"after": "stale"},
@@ -96,6 +97,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "m: redraw one evaluation later": {"tolerance": 4},
     "m: never redraw": {"tolerance": 10**9},
     "k: margin loss": {"loss": "margin"},
+    "d: beta by the group grid": {"beta_scale": "grid"},
+    "groups stay where they were drawn": {"beta": 1e-12, "tolerance": 10**9},
 }
 
 
@@ -125,6 +128,7 @@ def run_official(cls: Any, model: nn.Module, x: Tensor, y: Tensor, args: Any, gr
 
 def measure(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, write: Any) -> None:
     official = official_attack(args.official) if args.official else None
+    budget = sp.Budget(k=args.k, pattern=options.pattern(args.pattern))
     names = [n for n in VARIANTS if args.only is None or any(o in n for o in args.only)]
     for gradient in args.gradients:
         for name in (["official code"] if official else []) + names:
@@ -136,11 +140,14 @@ def measure(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, wr
                 if name == "official code":
                     left = int(run_official(official, model, x, y, args, gradient, seed).sum())
                 else:
-                    attack = Variant(sp.Budget(k=args.k), args.steps, gradient, **VARIANTS[name])
+                    attack = Variant(budget, args.steps, gradient, **VARIANTS[name])
                     left = int(attack(model, x, y, seed=seed).robust.sum())
                 seconds.append(round(time.perf_counter() - start, 2))
                 robust.append(left)
-            print(f"{gradient:12} {name:34} {robust}  mean {statistics.mean(robust):.1f}  {seconds} s", flush=True)
+            print(
+                f"{gradient:12} {name:34} {robust}  mean {statistics.mean(robust):.1f}  {seconds} s",
+                flush=True,
+            )
             write({"gradient": gradient, "variant": name, "robust": robust, "seconds": seconds})
 
 
@@ -153,6 +160,7 @@ def main() -> None:
     parser.add_argument("--official", type=Path)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--pattern", default="pixel")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--gradients", nargs="+", default=["unprojected", "projected"])
@@ -161,7 +169,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    torch.backends.cudnn.benchmark = True
     model = getattr(networks, args.arch)(**({"activation": args.activation} if args.activation else {}))
     model.load_state_dict(load_file(args.model))
     model = model.to(args.device).eval()
@@ -177,6 +184,7 @@ def main() -> None:
         "images": args.n,
         "clean": clean,
         "k": args.k,
+        "pattern": args.pattern,
         "steps": args.steps,
         "seeds": list(range(args.seeds)),
         "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU",

@@ -10,7 +10,7 @@ from pathlib import Path
 import sparsepgd
 
 SOURCE = Path(sparsepgd.__file__).parent
-LAYERS = ["errors", "threat", "problem", "search", "zoo", "evaluation", "cli"]
+LAYERS = ["errors", "threat", "problem", "search", "zoo", "evaluation", "options", "cli"]
 
 
 def imports(file: Path) -> set[str]:

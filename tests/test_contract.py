@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from conftest import SmallConvNet, images, labelled
 
 import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
 from sparsepgd.threat.norms import group_l0
 
 BUDGETS = [
@@ -50,7 +50,7 @@ def test_results_are_within_budget_aligned_and_true(name: str, budget: sp.Budget
     assert bool((group_l0(changed, budget.pattern) <= budget.k).all())
     assert torch.equal(group_l0(changed, budget.pattern), result.groups)
     assert torch.equal(changed.any(1).flatten(1).sum(1), result.l0)
-    assert 0 <= float(result.x_adv.min())
+    assert float(result.x_adv.min()) >= 0
     assert float(result.x_adv.max()) <= 1
     assert float((result.x_adv.double() - x.double()).abs().max()) <= budget.eps + 1e-7 * attack.quantize
     if budget.allowed is not None:

@@ -37,7 +37,7 @@ def test_seeds_of_any_size_and_sign_are_accepted() -> None:
 
 def test_uniform_is_uniform_and_open() -> None:
     u = Noise(3).uniform(Stream.MAGNITUDE, INDEX, 0, (4096,)).double().flatten()
-    assert 0 < float(u.min())
+    assert float(u.min()) > 0
     assert float(u.max()) < 1
     counts = torch.histc(u, 64, 0, 1)
     expected = len(u) / 64

@@ -77,9 +77,7 @@ def test_changed_weights_are_refused(tmp_path, network):
     add_model(tmp_path, "one", network)
     file = tmp_path / "one.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(
-        SourceError, match=r"one.safetensors has sha256 .*, its card says .*install or fetch it again"
-    ):
+    with pytest.raises(SourceError, match=r"one.safetensors has sha256 .*, its card says .*install or fetch it again"):
         zoo.load("one", tmp_path)
 
 

@@ -1,0 +1,1 @@
+"""How sure we are: attacks over a data set, summarised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,8 +62,7 @@ class Oracle:
         """One forward pass and, if asked for, one backward pass to the points alone."""
         if not gradient:
             with torch.no_grad():
-                logits = self.logits(x_adv)
-                return Evaluation(self.goal.loss(logits, label, self.loss), self.goal.reached(logits, y, label), None)
+                return self._seen(self.logits(x_adv), y, label)
         with torch.enable_grad():
             point = x_adv.detach().requires_grad_()
             logits = self.logits(point)
@@ -72,16 +71,20 @@ class Oracle:
                     "the model's logits have no gradient; a gradient attack needs a differentiable model "
                     "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
                 )
-            loss = self.goal.loss(logits, label, self.loss)
-            (g,) = torch.autograd.grad(loss.sum(), point)
-        logits = logits.detach()
-        return Evaluation(loss.detach(), self.goal.reached(logits, y, label), g)
+            (g,) = torch.autograd.grad(self.goal.loss(logits, label, self.loss).sum(), point)
+        return replace(self._seen(logits.detach(), y, label), gradient=g)
+
+    def _seen(self, logits: Tensor, y: Tensor, label: Tensor) -> Evaluation:
+        """Non-finite logits are no success and no progress either."""
+        loss = self.goal.loss(logits, label, self.loss)
+        loss = torch.where(logits.isfinite().all(1), loss, -torch.inf)
+        return Evaluation(loss, self.goal.reached(logits, y, label), None)
 
     @torch.no_grad()
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
         """Logits of clean or final images in full precision, batch by batch: (B, classes)."""
         with full_precision():
-            return torch.cat([self.logits(part) for part in x.split(batch_size)])
+            return torch.cat([self.logits(x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
 
 
 def check_logits(logits: Tensor) -> None:
@@ -105,9 +108,7 @@ def check_logits(logits: Tensor) -> None:
 def check_device(model: Model, x: Tensor) -> None:
     if not isinstance(model, nn.Module):
         return
-    first = next(model.parameters(), None)
-    if first is None:
-        first = next(model.buffers(), None)
+    first = next((tensor for tensor in [*model.parameters(), *model.buffers()]), None)
     if first is not None and first.device != x.device:
         raise DeviceError(f"the model is on {first.device}, the images on {x.device}; move one with .to(...)")
 

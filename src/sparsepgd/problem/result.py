@@ -14,11 +14,11 @@ class Result:
 
     x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
     fooled: Tensor  # (B,) bool
-    clean_correct: Tensor  # (B,) bool; wrong from the start: not robust, not attacked
+    clean_correct: Tensor  # (B,) bool; wrong from the start: not robust, and with an untargeted goal not attacked
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, the fewest groups of the pattern that cover them
     steps: Tensor  # (B,) int64, updates until success, or all of them
-    forwards: Tensor  # (B,) int64, forward passes of the search on this image
+    forwards: Tensor  # (B,) int64, forward passes of the search on this image, until success
     backwards: Tensor  # (B,) int64
     loss: Tensor  # (B,) of x_adv, as the attack measured it; NaN where nothing was searched
     clean_prediction: Tensor  # (B,) int64

@@ -29,7 +29,7 @@ S = TypeVar("S")
 class Attack(ABC, Generic[S]):
     """The base of all attacks that use the shared loop.
 
-    Arithmetic is done in float32, or in float64 where x is; the model is given the dtype of x.
+    The state of a search is float32; the model is given, and the result has, the dtype of x.
     """
 
     budget: Budget
@@ -62,9 +62,7 @@ class Attack(ABC, Generic[S]):
         """The points to evaluate, (B, C, H, W), within the budget."""
 
     @abstractmethod
-    def update(
-        self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise
-    ) -> S:
+    def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S:
         """The state after an evaluation of the proposed points."""
 
     def for_call(self, noise: Noise) -> Attack[S]:
@@ -84,7 +82,7 @@ class Attack(ABC, Generic[S]):
         batch_size: int | None = None,
         progress: Progress | None = None,
     ) -> Result:
-        """Attack every image that the model gets right, and verify what was found.
+        """Attack every image that does not meet the goal by itself, and verify what was found.
 
         `goal`: Untargeted() unless given. `logits`: picks the logits out of the model's output.
         `index`: (B,) numbers that name the images to the random numbers, 0 to B - 1 unless given, so that
@@ -141,7 +139,14 @@ class Attack(ABC, Generic[S]):
             return torch.where(wrong[:, None, None, None], x, best.x_adv)
 
     def _images(
-        self, threat: Threat, oracle: Oracle, x: Tensor, y: Tensor, label: Tensor, clean: Tensor, index: Tensor | None
+        self,
+        threat: Threat,
+        oracle: Oracle,
+        x: Tensor,
+        y: Tensor,
+        label: Tensor,
+        clean: Tensor,
+        index: Tensor | None,
     ) -> Images:
         place = torch.arange(len(x), device=x.device)
         if index is None:
@@ -154,10 +159,18 @@ class Attack(ABC, Generic[S]):
         return Images(x, y, label, loss, index.to(x.device, torch.int64), place, low, high, usable)
 
     def _result(
-        self, oracle: Oracle, x: Tensor, y: Tensor, label: Tensor, clean: Tensor, rows: Tensor, best: Best, size: int
+        self,
+        oracle: Oracle,
+        x: Tensor,
+        y: Tensor,
+        label: Tensor,
+        clean: Tensor,
+        rows: Tensor,
+        best: Best,
+        size: int,
     ) -> Result:
         x_adv, steps = x.clone(), torch.zeros_like(y)
-        loss = torch.full_like(best.loss, math.nan)[:0].new_full((len(x),), math.nan)
+        loss = best.loss.new_full((len(x),), math.nan)
         x_adv[rows], loss[rows] = best.x_adv, best.loss
         verdict = verify(oracle, self.budget, x, x_adv, y, label, quantize=self.quantize, batch_size=size)
         if not bool(verdict.within.all()):

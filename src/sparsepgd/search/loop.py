@@ -67,9 +67,7 @@ class Search(Protocol[S]):
     def early_stop(self) -> bool: ...
     def start(self, threat: Threat, images: Images, noise: Noise) -> S: ...
     def propose(self, threat: Threat, images: Images, state: S) -> Tensor: ...
-    def update(
-        self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise
-    ) -> S: ...
+    def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +116,7 @@ def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noi
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
     live = _start(search, threat, images, noise)
     for _ in range(search.evaluations):
-        live = _step(search, oracle, threat, live, noise)
+        live = _step(search, oracle, threat, live, noise, first_stays=search.early_stop)
     return live.best
 
 
@@ -132,16 +130,16 @@ def _start(search: Search[S], threat: Threat, images: Images, noise: Noise) -> S
     return Slots(images, state, _nothing_found(images, search.evaluations), torch.zeros_like(images.y))
 
 
-def _step(search: Search[S], oracle: Oracle, threat: Threat, now: Slots[S], noise: Noise) -> Slots[S]:
+def _step(
+    search: Search[S], oracle: Oracle, threat: Threat, now: Slots[S], noise: Noise, first_stays: bool = False
+) -> Slots[S]:
     """One evaluation and one update of every slot, without a word to the host."""
     images, best = now.images, now.best
     x_adv = search.propose(threat, images, now.state)
     seen = oracle.evaluate(x_adv, images.y, images.label, search.needs_gradient)
     first = seen.fooled & ~best.fooled
-    if search.early_stop:  # the first success stays; until then the largest loss
-        better = first | (~best.fooled & (seen.loss > best.loss))
-    else:  # a success beats a failure, among equals the larger loss wins
-        better = first | ((seen.fooled == best.fooled) & (seen.loss > best.loss))
+    improved = (seen.fooled == best.fooled) & (seen.loss > best.loss)  # a success beats a failure
+    better = first | (improved & ~best.fooled if first_stays else improved)
     active = now.step < search.evaluations
     better, first = better & active, first & active
     record = Best(
@@ -154,9 +152,7 @@ def _step(search: Search[S], oracle: Oracle, threat: Threat, now: Slots[S], nois
     return Slots(images, state, record, now.step + 1)
 
 
-def _look(
-    search: Search[S], oracle: Oracle, now: Slots[S], found: Best
-) -> tuple[Slots[S] | None, Tensor]:
+def _look(search: Search[S], oracle: Oracle, now: Slots[S], found: Best) -> tuple[Slots[S] | None, Tensor]:
     """Write finished images to their place; keep the rest. Returns whether each finished one was fooled.
 
     A success counts only if the model confirms it in full precision; otherwise the image goes on.
@@ -190,12 +186,14 @@ D = TypeVar("D")
 
 def select(rows: D, pick: Tensor | slice) -> D:
     """Some rows of a dataclass of tensors."""
-    return _each(lambda tensor: tensor[pick], rows)
+    chosen: D = _each(lambda tensor: tensor[pick], rows)
+    return chosen
 
 
 def join(first: D, second: D) -> D:
     """The rows of two dataclasses of tensors, one after the other."""
-    return _each(lambda a, b: torch.cat([a, b]), first, second)
+    joined: D = _each(lambda a, b: torch.cat([a, b]), first, second)
+    return joined
 
 
 def _each(operation: Callable[..., Tensor], first: Any, *others: Any) -> Any:

@@ -25,6 +25,7 @@ class Stream(IntEnum):
     MAGNITUDE = 1
     MASK = 2
     COIN = 3
+    PROPOSAL = 4  # all that a step of random search needs, in one draw
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -55,24 +56,20 @@ class Noise:
 
     def uniform(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), uniform on (0, 1), float32. ``index`` and ``step`` are (B,) int64."""
-        return _unit(_words_high(self._words(stream, index, step, shape)))
+        return _unit(self._words(stream, index, step, shape))
 
     def normal(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), standard normal, float32 (Box and Muller)."""
         words = self._words(stream, index, step, shape)
-        radius = (-2 * _unit(_words_high(words)).log()).sqrt()
-        return radius * (2 * math.pi * _unit(_shift(words, 16) & 0xFFFFFF)).cos()
+        radius = (-2 * _unit(words).log()).sqrt()
+        return radius * (2 * math.pi * _unit(words << 23)).cos()
 
     def coin(self) -> bool:
         """A fair coin for the whole call."""
         zero = torch.zeros(1, dtype=torch.int64)
-        return bool(self._words(Stream.COIN, zero, 0, (1,)).item() & 1)
+        return bool((self._words(Stream.COIN, zero, 0, (1,)) & 1).item())
 
 
-def _words_high(words: Tensor) -> Tensor:
-    return _shift(words, 40)
-
-
-def _unit(bits: Tensor) -> Tensor:
-    """24 bits -> (0, 1), both ends excluded."""
-    return (bits.float() + 0.5) * 2.0**-24
+def _unit(words: Tensor) -> Tensor:
+    """The upper 23 bits -> (0, 1), both ends excluded: with 24 the largest would round to 1 in float32."""
+    return (_shift(words, 41).float() + 0.5) * 2.0**-23

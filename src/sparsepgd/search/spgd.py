@@ -45,14 +45,21 @@ class SparsePGD(Attack[State]):
     beta: float | None = None
     tolerance: int | None = None
     gamma: float = 2e-8  # no step on w where its gradient is smaller
+    beta_scale: Literal["image", "grid"] = "image"  # beta in units of sqrt(H * W), or of sqrt(number of groups)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(steps=self.steps, alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
         if self.gradient not in GRADIENTS:
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
+        if self.beta_scale not in ("image", "grid"):
+            raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image' (the paper) or 'grid'")
         structured = self.budget.pattern.structured
-        for name, pointwise, grouped in (("alpha", 0.25, 0.0125), ("beta", 0.25, 0.0125), ("tolerance", 3, 50)):
+        for name, pointwise, grouped in (
+            ("alpha", 0.25, 0.0125),
+            ("beta", 0.25, 0.0125),
+            ("tolerance", 3, 50),
+        ):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, grouped if structured else pointwise)
 
@@ -82,7 +89,7 @@ class SparsePGD(Attack[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        assert seen.gradient is not None and self.alpha is not None and self.beta is not None
+        assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
         g = torch.nan_to_num(seen.gradient.to(p.dtype), 0.0, 0.0, 0.0)  # dL / d delta
         s = w.sigmoid()
@@ -94,11 +101,17 @@ class SparsePGD(Attack[State]):
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
         stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
-        w = torch.where(stuck, again, w + self.beta * math.sqrt(threat.shape[1] * threat.shape[2]) * d)
+        w = torch.where(stuck, again, w + self._beta(threat) * d)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
         same = (v == v_old).flatten(1).all(1) & ~stuck.flatten()
         return State(p, w, v, torch.where(same, state.n + 1, 0))
 
+    def _beta(self, threat: Threat) -> float:
+        """The length of a step of w."""
+        assert self.beta
+        height, width = threat.shape[1:] if self.beta_scale == "image" else threat.grid[1:]
+        return self.beta * math.sqrt(height * width)
+
     @staticmethod
     def _into_box(p: Tensor, images: Images) -> Tensor:
-        return p.clamp(images.low - images.x, images.high - images.x)
+        return p.clamp((images.low - images.x).to(p.dtype), (images.high - images.x).to(p.dtype))

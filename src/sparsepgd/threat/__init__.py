@@ -4,5 +4,14 @@ from sparsepgd.threat.budget import LEVELS, Budget, Threat
 from sparsepgd.threat.patterns import Columns, Features, Patches, Pattern, Pixels, Rows, Shape
 
 __all__ = [
-    "LEVELS", "Budget", "Columns", "Features", "Patches", "Pattern", "Pixels", "Rows", "Shape", "Threat",
+    "LEVELS",
+    "Budget",
+    "Columns",
+    "Features",
+    "Patches",
+    "Pattern",
+    "Pixels",
+    "Rows",
+    "Shape",
+    "Threat",
 ]

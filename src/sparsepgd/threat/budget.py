@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class Budget:
     """
 
     k: int
-    pattern: Pattern = Pixels()
+    pattern: Pattern = field(default_factory=Pixels)
     eps: float = 1.0
     allowed: Tensor | None = None
 
@@ -106,11 +106,18 @@ class Threat:
             return F.conv2d(values, self.kernel.to(values.dtype))
 
     def top_k(self, score: Tensor, usable: Tensor | None) -> Tensor:
-        """1 on the k best groups of each image, 0 elsewhere: exactly k ones."""
-        if usable is not None:
-            score = score.masked_fill(~usable, -torch.inf)
+        """1 on the k best groups of each image, 0 elsewhere: exactly k ones. Among equals the first wins.
+
+        Scores are non-negative float32, so that their bits rank as they do; with the place in the lower
+        half of an integer no two are equal, and every device chooses alike. The order among equals is no
+        detail: saturated scores tie, and drawing lots instead costs much strength (docs/deviations.md, h).
+        """
         flat = score.flatten(1)
-        best = flat.topk(self.budget.k, sorted=False).indices
+        place = torch.arange(flat.shape[1], device=flat.device)
+        rank = (flat.view(torch.int32).long() << 32) - place
+        if usable is not None:
+            rank = rank.masked_fill(~usable.flatten(1), torch.iinfo(torch.int64).min)
+        best = rank.topk(self.budget.k, sorted=False).indices
         return torch.zeros_like(flat).scatter_(1, best, 1.0).view_as(score)
 
     def box(self, x: Tensor, allowed: Tensor | None, quantize: bool) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -36,6 +35,8 @@ def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
     A pixel is non-zero if any of its channels is; with a pattern per channel, each entry counts.
     """
     kernel = _kernel(delta, pattern)
+    if kernel.size == 1:  # single points do not overlap
+        return torch.from_numpy(np.count_nonzero(_magnitudes(delta, pattern), (1, 2, 3))).to(delta.device)
     norms = [
         sum(_minimum(_incidence(plane.nonzero(), plane.shape, kernel, b)) for plane in planes)
         for b, planes in enumerate(_magnitudes(delta, pattern))
@@ -138,9 +139,7 @@ def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools, 
     reached = np.bincount(pixel, minlength=len(y)) > 0
     if not reached.all():
         where = [int(y[~reached][0]), int(x[~reached][0])]
-        raise BudgetError(
-            f"image {image}: no group reaches pixel {where}, which is non-zero; leave it unchanged"
-        )
+        raise BudgetError(f"image {image}: no group reaches pixel {where}, which is non-zero; leave it unchanged")
     group = i[pixel, one] * gw + j[pixel, one]
     used = np.zeros(gh * gw, bool)
     used[group] = True
@@ -157,17 +156,13 @@ def _minimum(A: csr_array) -> int:
         return len(np.unique(A.indices))
     pixels = A.shape[0]
     tail = np.full(A.shape[1], A.nnz)
-    graph = csr_array(
-        (A.data, A.indices + pixels, np.concatenate((A.indptr, tail))), shape=(sum(A.shape),) * 2
-    )
+    graph = csr_array((A.data, A.indices + pixels, np.concatenate((A.indptr, tail))), shape=(sum(A.shape),) * 2)
     parts, label = connected_components(graph, directed=False)
     row_part, column_part = label[:pixels], label[pixels:]
     upper = np.bincount(column_part[_greedy(A)], minlength=parts)
     largest = np.zeros(parts, np.int64)
     np.maximum.at(largest, column_part, np.bincount(A.indices))
-    lower = np.maximum(
-        np.bincount(row_part[_independent(A)], minlength=parts), -(-np.bincount(row_part) // largest)
-    )
+    lower = np.maximum(np.bincount(row_part[_independent(A)], minlength=parts), -(-np.bincount(row_part) // largest))
     total = int(lower.sum())
     for part in (lower < upper).nonzero()[0]:
         total += _exact(A[row_part == part][:, column_part == part]) - int(lower[part])
@@ -203,6 +198,8 @@ def _independent(A: csr_array) -> list[int]:
 
 def _exact(A: csr_array) -> int:
     """The least cover of one connected part: reduce it as long as that helps, then solve the 0/1 program."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, seldom needed
+
     forced, rest = _reduced(A)
     if rest.shape != A.shape:
         return forced + _minimum(rest)

@@ -145,7 +145,10 @@ class Shape(Pattern):
 
     @classmethod
     def from_image(
-        cls, path: str | Path, size: int | None = None, ink: Literal["auto", "dark", "light", "alpha"] = "auto"
+        cls,
+        path: str | Path,
+        size: int | None = None,
+        ink: Literal["auto", "dark", "light", "alpha"] = "auto",
     ) -> Shape:
         """The ink of a picture file: its opaque part if it has transparency, else its dark part."""
         return cls(drawings.from_image(path, size, ink), f"image:{Path(path).name}")

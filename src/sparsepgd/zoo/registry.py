@@ -77,9 +77,7 @@ def load(name: str, folder: Traversable | None = None) -> nn.Module:
             "the file was changed or cut short: install or fetch it again"
         )
     if about.architecture not in ARCHITECTURES:
-        raise SourceError(
-            f"{name} needs the architecture {about.architecture!r}; known are {', '.join(ARCHITECTURES)}"
-        )
+        raise SourceError(f"{name} needs the architecture {about.architecture!r}; known are {', '.join(ARCHITECTURES)}")
     try:
         network = ARCHITECTURES[about.architecture](**about.arguments)
         network.load_state_dict(load_tensors(data))

@@ -1,0 +1,49 @@
+"""Results in a few numbers, with the interval that the number of images leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sparsepgd.problem import Result
+
+Z95 = 1.959963984540054  # two-sided 95 %
+
+
+def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval for a proportion: at 95 % unless told otherwise."""
+    if n == 0:
+        return 0.0, 1.0
+    centre = (hits + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row of a table."""
+
+    images: int
+    clean_accuracy: float
+    robust_accuracy: float
+    interval: tuple[float, float]  # of the robust accuracy, 95 %
+    median_l0: float  # changed pixels of the fooled; NaN if none was
+    median_steps: float  # until success
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+def summarise(result: Result, seconds: float) -> Summary:
+    fooled = result.fooled
+    return Summary(
+        images=len(result),
+        clean_accuracy=result.clean_accuracy,
+        robust_accuracy=result.robust_accuracy,
+        interval=wilson(int(result.robust.sum()), len(result)),
+        median_l0=float(result.l0[fooled].float().median()) if bool(fooled.any()) else math.nan,
+        median_steps=float(result.steps[fooled].float().median()) if bool(fooled.any()) else math.nan,
+        forwards=int(result.forwards.sum()),
+        backwards=int(result.backwards.sum()),
+        seconds=seconds,
+    )

@@ -1,0 +1,57 @@
+"""Words of the command line -> values of the package."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from sparsepgd.errors import PatternError, UnsupportedError
+from sparsepgd.search import Attack, SparsePGD
+from sparsepgd.threat import Budget, Columns, Features, Patches, Pattern, Pixels, Rows, Shape
+
+PATTERNS = (
+    "pixel, feature, row, column, patch:3, patch:3x5, heart:20, star:25, circle:18, letter:A:60, image:FILE[:SIZE]"
+)
+SIMPLE: dict[str, Pattern] = {"pixel": Pixels(), "feature": Features(), "row": Rows(), "column": Columns()}
+ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random")
+
+
+def pattern(words: str) -> Pattern:
+    """``patch:3x5`` -> Patches(3, 5), and so on for all of PATTERNS."""
+    kind, *rest = words.split(":")
+    try:
+        match kind, rest:
+            case _, [] if kind in SIMPLE:
+                return SIMPLE[kind]
+            case "patch", [size]:
+                return Patches(*map(int, size.split("x", 1)))
+            case (("heart" | "star" | "circle"), [size]):
+                shape: Shape = getattr(Shape, kind)(int(size))
+                return shape
+            case "letter", [character, size]:
+                return Shape.letter(character, int(size))
+            case "image", [file]:
+                return Shape.from_image(file)
+            case "image", [file, size]:
+                return Shape.from_image(file, int(size))
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+    raise PatternError(f"pattern {words!r}; use one of {PATTERNS}")
+
+
+def eps(words: str) -> float:
+    """``8/255`` or ``0.03``."""
+    try:
+        return float(Fraction(words))
+    except (ValueError, ZeroDivisionError):
+        raise UnsupportedError(f"eps {words!r}; use a number or a fraction such as 8/255") from None
+
+
+def attack(name: str, budget: Budget, steps: int, quantize: bool = False) -> Attack[Any]:
+    """One of ATTACKS with its budget."""
+    kind, _, gradient = name.partition("-")
+    if name not in ATTACKS:
+        raise UnsupportedError(f"attack {name!r}; use one of {', '.join(ATTACKS)}")
+    assert kind == "spgd"
+    return SparsePGD(budget, steps, gradient or "unprojected", quantize=quantize)  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""Sparse-RS (Croce, Andriushchenko, Singh, Flammarion and Hein, 2022): random search, for every pattern.
+
+A black box is asked for the loss of one random change at a time, and the change stays if the loss grew.
+What changes is in rs_moves.py, how much of it in rs_schedule.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.search.attack import Attack, check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.rs_moves import Candidate, Moves, choose, moves_for, render
+from sparsepgd.search.rs_schedule import Frame, Schedule
+from sparsepgd.threat import Budget, Threat
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The best candidate so far, and the one that the model is asked about next."""
+
+    kept: Candidate
+    loss: Tensor  # (B,), of the kept one; -inf before the first answer
+    fooled: Tensor  # (B,) bool, whether the kept one is a success
+    tried: Candidate
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRS(Attack[State]):
+    """Black box: the model may be any callable. Of ``queries`` one goes to the random start, one to each change.
+
+    ``p_init`` is the share that changes at first. Left out, it is 0.8 for pixels and features (the paper's,
+    with the cross-entropy), 0.4 for structured patterns and 0.5 for frames (Croce et al.). With targeted goals
+    Croce et al. used p_init=0.1, location_period=10 and 100,000 queries.
+    """
+
+    queries: int = 10_000
+    _: KW_ONLY
+    p_init: float | None = None
+    constant_schedule: bool = False  # p_init / 2 all the time
+    rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
+    location_period: int = 4  # every how many queries the groups of a structured pattern move
+
+    needs_gradient = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.p_init is None:
+            p_init = 0.5 if isinstance(self.budget.pattern, Frame) else 0.4 if self.budget.pattern.structured else 0.8
+            object.__setattr__(self, "p_init", p_init)
+        check_positive(queries=self.queries, p_init=self.p_init, location_period=self.location_period)
+        if self.p_init is not None and self.p_init > 1:
+            raise UnsupportedError(f"p_init={self.p_init}; it is a share of the budget: use 0 < p_init <= 1")
+
+    @classmethod
+    def original(cls, budget: Budget, queries: int = 10_000) -> SparseRS:
+        """The settings of Croce et al. for untargeted goals: the margin, and 0.3 for pixels and features."""
+        return cls(budget, queries, p_init=None if budget.pattern.structured else 0.3, loss="margin")
+
+    @property
+    def name(self) -> str:
+        return "sparse-rs"
+
+    @property
+    def evaluations(self) -> int:
+        return self.queries
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        first = self._moves(threat).start(images, noise)
+        nothing = torch.full_like(images.clean_loss, -torch.inf)
+        return State(first, nothing, torch.zeros_like(images.y, dtype=torch.bool), first)
+
+    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return render(threat, images, state.tried)
+
+    def update(
+        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State:
+        # A success beats a failure, among equals the larger loss wins. Up to the first success, where the
+        # original stops, this is its rule: accept what improves the loss strictly, or fools.
+        better = torch.where(seen.fooled == state.fooled, seen.loss > state.loss, seen.fooled)
+        kept = choose(better, state.tried, state.kept)
+        loss = torch.where(better, seen.loss.to(state.loss.dtype), state.loss)
+        fooled = torch.where(better, seen.fooled, state.fooled)
+        it = (step + 1).clamp(max=self.queries - 1)  # the loop may run on; those proposals are never looked at
+        return State(kept, loss, fooled, self._moves(threat).after(kept, images, it, noise))
+
+    def _moves(self, threat: Threat) -> Moves:
+        assert self.p_init is not None
+        schedule = Schedule(self.queries, self.p_init, self.constant_schedule, self.rescale, self.location_period)
+        return moves_for(schedule, self.budget.pattern, self.budget.k, threat.shape, threat.kernel.device)

@@ -1,0 +1,73 @@
+"""Words of the command line become values, and wrong words are told what is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sparsepgd as sp
+from sparsepgd import options
+from sparsepgd.errors import PatternError, SourceError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("pixel", sp.Pixels()),
+        ("feature", sp.Features()),
+        ("row", sp.Rows()),
+        ("column", sp.Columns()),
+        ("patch:3", sp.Patches(3)),
+        ("patch:3x5", sp.Patches(3, 5)),
+        ("heart:9", sp.Shape.heart(9)),
+        ("star:9", sp.Shape.star(9)),
+        ("circle:18", sp.Shape.circle(18)),
+        ("letter:A:12", sp.Shape.letter("A", 12)),
+    ],
+)
+def test_patterns_have_names(words: str, expected: sp.Pattern) -> None:
+    assert options.pattern(words) == expected
+
+
+def test_a_picture_file_is_a_pattern(tmp_path: Path) -> None:
+    cells = np.full((4, 6), 255, np.uint8)
+    cells[1:3, 1:5] = 0
+    Image.fromarray(cells).save(tmp_path / "sticker.png")
+    assert options.pattern(f"image:{tmp_path / 'sticker.png'}") == sp.Shape(cells == 0)
+
+
+@pytest.mark.parametrize(
+    "words", ["", "pixels", "patch", "patch:a", "patch:3x", "row:2", "circle:", "letter:A", "x:y:z"]
+)
+def test_unknown_patterns_list_the_known_ones(words: str) -> None:
+    with pytest.raises(PatternError, match="use one of pixel, feature, row"):
+        options.pattern(words)
+
+
+def test_errors_of_the_pattern_itself_come_through() -> None:
+    with pytest.raises(PatternError, match="at least 1"):
+        options.pattern("patch:-1")
+    with pytest.raises(SourceError, match="nowhere"):
+        options.pattern("image:nowhere.png")
+
+
+@pytest.mark.parametrize(("words", "value"), [("8/255", 8 / 255), ("0.5", 0.5), ("1", 1.0)])
+def test_eps_is_a_number_or_a_fraction(words: str, value: float) -> None:
+    assert options.eps(words) == pytest.approx(value, abs=1e-15)
+
+
+@pytest.mark.parametrize("words", ["eight", "8/0", ""])
+def test_other_eps_are_refused(words: str) -> None:
+    with pytest.raises(UnsupportedError, match="such as 8/255"):
+        options.eps(words)
+
+
+def test_attacks_have_names() -> None:
+    budget = sp.Budget(k=2)
+    assert options.attack("spgd", budget, 7).name == "spgd-unprojected"
+    assert options.attack("spgd-projected", budget, 7, quantize=True).quantize
+    with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of spgd"):
+        options.attack("fgsm", budget, 7)

@@ -1,0 +1,52 @@
+"""The shipped models are what their cards say, and the attacks act on them as they should."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+import torch
+
+import sparsepgd as sp
+from sparsepgd import zoo
+
+X, Y = zoo.bundled_images(96)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_weights_are_small_and_the_card_tells_their_origin(name: str) -> None:
+    weights = files("sparsepgd.zoo").joinpath("bundled", f"{name}.safetensors").read_bytes()
+    assert len(weights) <= 2_000_000
+    card = zoo.card(name)
+    assert card.command.startswith("python recipes/train_bundled.py")
+    assert f"--name {name}" in card.command
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_clean_accuracy_is_that_of_the_card(name: str) -> None:
+    x, y = zoo.bundled_images()
+    with torch.no_grad():
+        accuracy = float((zoo.load(name)(x).argmax(1) == y).float().mean())
+    assert accuracy == pytest.approx(zoo.card(name).clean_accuracy, abs=0.06)  # 500 images of 10,000
+
+
+def test_a_plain_and_an_adversarially_trained_model_are_shipped() -> None:
+    assert {"small-plain", "small-strades"} <= set(zoo.names())
+    attack = sp.SparsePGD(sp.Budget(k=20), steps=30)
+    plain, robust = (attack(zoo.load(name), X, Y) for name in ("small-plain", "small-strades"))
+    assert plain.robust_accuracy < 0.15
+    assert robust.robust_accuracy > 0.5
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(5)), sp.Budget(k=2, pattern=sp.Patches(3))],
+    ids=repr,
+)
+def test_structured_attacks_beat_a_random_place_by_far(budget: sp.Budget) -> None:
+    """Same magnitudes' rule, but the groups stay where they were drawn."""
+    model, x, y = zoo.load("small-plain"), X[:48], Y[:48]
+    pace = {"steps": 60, "alpha": 0.1}
+    searched = sp.SparsePGD(budget, **pace, beta=0.1, tolerance=20)(model, x, y)
+    somewhere = sp.SparsePGD(budget, **pace, beta=1e-12, tolerance=10**9)(model, x, y)
+    assert searched.robust_accuracy < somewhere.robust_accuracy - 0.1
