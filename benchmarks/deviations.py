@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import options
+from sparsepgd.problem.oracle import full_precision
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
 from sparsepgd.zoo import networks
@@ -97,6 +98,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "m: redraw one evaluation later": {"tolerance": 4},
     "m: never redraw": {"tolerance": 10**9},
     "k: margin loss": {"loss": "margin"},
+    "d: beta by the image": {"beta_scale": "image"},
     "d: beta by the group grid": {"beta_scale": "grid"},
     "groups stay where they were drawn": {"beta": 1e-12, "tolerance": 10**9},
 }
@@ -121,7 +123,7 @@ def run_official(cls: Any, model: nn.Module, x: Tensor, y: Tensor, args: Any, gr
     for xs, ys in zip(x.split(500), y.split(500), strict=True):
         attack = cls(model, k=args.k, t=args.steps, unprojected_gradient=gradient == "unprojected")
         adversarial.append(attack(xs, ys, seed=seed)[0])
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         said = [model(part).argmax(1) for part in torch.cat(adversarial).split(500)]
     return torch.cat(said) == y
 
@@ -189,6 +191,7 @@ def main() -> None:
         "seeds": list(range(args.seeds)),
         "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU",
         "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
         "rows": [],
     }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -48,6 +51,17 @@ class SmallConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
+
+
+class NoLook(TorchDispatchMode):
+    """Forbids every operation whose result, or the shape of it, the host would have to wait for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "lift_fresh")
+        if name in ("index", "index_put", "index_put_"):
+            assert all(one is None or one.dtype != torch.bool for one in args[1])
+        return func(*args, **(kwargs or {}))
 
 
 def images(count: int, channels: int = 3, size: int = 12, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:

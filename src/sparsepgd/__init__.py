@@ -2,8 +2,8 @@
 
 from sparsepgd import errors
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
-from sparsepgd.search import Attack, SparsePGD
-from sparsepgd.threat import Budget, Columns, Features, Patches, Pattern, Pixels, Rows, Shape
+from sparsepgd.search import Attack, SparsePGD, SparseRS
+from sparsepgd.threat import Budget, Columns, Features, Frame, Patches, Pattern, Pixels, Rows, Shape
 
 __version__ = "0.1.0"
 
@@ -12,6 +12,7 @@ __all__ = [
     "Budget",
     "Columns",
     "Features",
+    "Frame",
     "Goal",
     "Patches",
     "Pattern",
@@ -20,6 +21,7 @@ __all__ = [
     "Rows",
     "Shape",
     "SparsePGD",
+    "SparseRS",
     "Targeted",
     "Untargeted",
     "errors",

@@ -127,8 +127,11 @@ def test_a_cheating_attack_is_reported_as_not_fooling() -> None:
 def test_a_success_that_full_precision_denies_goes_on_and_is_not_reported() -> None:
     """A model that answers wrongly only in the search, as reduced precision can."""
 
+    asked = []
+
     class Fickle(Linear):
         def forward(self, x: Tensor) -> Tensor:
+            asked.append(torch.is_grad_enabled())
             logits = super().forward(x)
             return logits.flip(1) if torch.is_grad_enabled() else logits
 
@@ -136,6 +139,7 @@ def test_a_success_that_full_precision_denies_goes_on_and_is_not_reported() -> N
     result = sp.SparsePGD(sp.Budget(k=1), steps=5)(Fickle(torch.ones(3, 6, 6), -60.0), x, torch.tensor([0]))
     assert not bool(result.fooled.any())
     assert result.forwards.tolist() == [6]
+    assert sum(asked) == 6
 
 
 def test_the_verifier_shares_no_code_with_the_attacks() -> None:

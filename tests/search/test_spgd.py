@@ -133,6 +133,7 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
         ({"steps": 0}, "steps=0; expected a number larger than 0"),
         ({"alpha": -0.1}, "alpha=-0.1"),
         ({"tolerance": 0}, "tolerance=0"),
+        ({"beta_scale": "pixel"}, "beta_scale='pixel'; use 'image', 'grid' or None"),
         ({"loss": "dlr"}, "loss='dlr'; use one of 'ce', 'margin'"),
     ],
 )
@@ -191,8 +192,24 @@ def test_structured_mask_step_is_the_convolution_of_the_gradient() -> None:
     product = (GRADIENT * before.p).sum(1)
     summed = product.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))[:, None]
     g_w = summed * s * (1 - s)
-    expected = before.w + 0.0125 * 6 * g_w / g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-    torch.testing.assert_close(after.w, expected)
+    direction = g_w / g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    torch.testing.assert_close(after.w, before.w + 0.0125 * 5 * direction)  # a 5x5 grid of groups
+
+
+@pytest.mark.parametrize(
+    ("gradient", "scale", "length"),
+    [
+        ("unprojected", None, 6**0.5),
+        ("projected", None, 6.0),
+        ("unprojected", "image", 6.0),
+        ("projected", "grid", 6**0.5),
+    ],
+)
+def test_mask_steps_of_rows_are_scaled_by_grid_or_image(gradient: Any, scale: Any, length: float) -> None:
+    attack = sp.SparsePGD(sp.Budget(k=1, pattern=sp.Rows()), gradient=gradient, beta_scale=scale)
+    before, after, _ = one_update(attack, GRADIENT)
+    moved = (after.w - before.w).flatten(1).norm(dim=1)
+    torch.testing.assert_close(moved, torch.full((2,), 0.0125 * length))
 
 
 @pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import torch
@@ -38,15 +39,12 @@ def test_a_plain_and_an_adversarially_trained_model_are_shipped() -> None:
     assert robust.robust_accuracy > 0.5
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(5)), sp.Budget(k=2, pattern=sp.Patches(3))],
-    ids=repr,
-)
-def test_structured_attacks_beat_a_random_place_by_far(budget: sp.Budget) -> None:
-    """Same magnitudes' rule, but the groups stay where they were drawn."""
-    model, x, y = zoo.load("small-plain"), X[:48], Y[:48]
-    pace = {"steps": 60, "alpha": 0.1}
-    searched = sp.SparsePGD(budget, **pace, beta=0.1, tolerance=20)(model, x, y)
-    somewhere = sp.SparsePGD(budget, **pace, beta=1e-12, tolerance=10**9)(model, x, y)
-    assert searched.robust_accuracy < somewhere.robust_accuracy - 0.1
+@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
+@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(5)], ids=repr)
+def test_structured_attacks_beat_a_random_place_by_far(pattern: sp.Pattern, gradient: Any) -> None:
+    """Same rule for the magnitudes, but the groups stay where they were drawn."""
+    model, x, y = zoo.load("small-plain"), X[:40], Y[:40]
+    budget = sp.Budget(k=1, pattern=pattern)
+    searched = sp.SparsePGD(budget, 250, gradient)(model, x, y)
+    somewhere = sp.SparsePGD(budget, 250, gradient, beta=1e-12, tolerance=10**9)(model, x, y)
+    assert int(searched.robust.sum()) <= 0.7 * int(somewhere.robust.sum())

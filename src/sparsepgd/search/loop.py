@@ -18,8 +18,6 @@ from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
 
-LOOK_EVERY = 10  # steps between two looks at a device
-
 Progress = Callable[[int, int, int], None]  # evaluations done, evaluations at most, images fooled
 S = TypeVar("S")
 
@@ -90,7 +88,7 @@ def run(
     progress: Progress | None = None,
 ) -> Best:
     """Search for all images; at most `slots` of them are on the device's table at a time."""
-    every = LOOK_EVERY if images.x.device.type != "cpu" else 1  # a look stalls a device, but not a CPU
+    every = _steps_between_looks(images.x.device)
     found = _nothing_found(images, search.evaluations)
     waiting, live = images, None
     total, left, fooled = len(images.x) * search.evaluations, len(images.x), 0
@@ -110,6 +108,11 @@ def run(
             under_way = int(live.step.sum()) if live is not None else 0
             progress(total - (left * search.evaluations - under_way), total, fooled)
     return found
+
+
+def _steps_between_looks(device: torch.device) -> int:
+    """A look stalls a device, but not a CPU."""
+    return 1 if device.type == "cpu" else 10
 
 
 def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Best:

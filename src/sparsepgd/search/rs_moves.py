@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.rs_schedule import Frame, Schedule
-from sparsepgd.threat import Pattern, Threat
+from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.threat import Frame, Pattern, Threat
 
 TRIES = 4  # draws of a colour that must differ; if none does, the opposite of the first
 

@@ -5,32 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from sparsepgd.errors import PatternError
-from sparsepgd.threat import Pattern
+from sparsepgd.threat import Frame, Pattern
 
 STAGES = (50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries
-
-
-@dataclass(frozen=True)
-class Frame(Pattern):
-    """The border of the image, ``width`` pixels wide; it has one place, so k = 1."""
-
-    width: int
-    unit: ClassVar[str] = "frames"
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise PatternError(f"a frame of width {self.width}; use at least 1")
-
-    def kernel(self, height: int, width: int) -> Tensor:
-        cells = torch.ones(height, width)
-        cells[self.width : height - self.width, self.width : width - self.width] = 0
-        return cells
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from sparsepgd.search.attack import Attack, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.rs_moves import Candidate, Moves, choose, moves_for, render
-from sparsepgd.search.rs_schedule import Frame, Schedule
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.threat import Budget, Frame, Threat
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ class State:
 class SparsePGD(Attack[State]):
     """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
 
-    ``alpha`` is in units of eps, ``beta`` of sqrt(H * W), ``tolerance`` in steps; left out, they are the
+    ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the
     paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns.
     """
 
@@ -45,15 +45,15 @@ class SparsePGD(Attack[State]):
     beta: float | None = None
     tolerance: int | None = None
     gamma: float = 2e-8  # no step on w where its gradient is smaller
-    beta_scale: Literal["image", "grid"] = "image"  # beta in units of sqrt(H * W), or of sqrt(number of groups)
+    beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(steps=self.steps, alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
         if self.gradient not in GRADIENTS:
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
-        if self.beta_scale not in ("image", "grid"):
-            raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image' (the paper) or 'grid'")
+        if self.beta_scale not in (None, "image", "grid"):
+            raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
         structured = self.budget.pattern.structured
         for name, pointwise, grouped in (
             ("alpha", 0.25, 0.0125),
@@ -107,9 +107,13 @@ class SparsePGD(Attack[State]):
         return State(p, w, v, torch.where(same, state.n + 1, 0))
 
     def _beta(self, threat: Threat) -> float:
-        """The length of a step of w."""
+        """The length of a step of w: beta * sqrt(h * w), of the image (the paper) or of the group grid.
+
+        They differ for rows and columns; there each gradient has its own better one (docs/deviations.md, d).
+        """
         assert self.beta
-        height, width = threat.shape[1:] if self.beta_scale == "image" else threat.grid[1:]
+        scale = self.beta_scale or ("grid" if self.gradient == "unprojected" else "image")
+        height, width = threat.shape[1:] if scale == "image" else threat.grid[1:]
         return self.beta * math.sqrt(height * width)
 
     @staticmethod

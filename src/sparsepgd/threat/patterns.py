@@ -93,6 +93,23 @@ class Patches(Pattern):
         return torch.ones(self.height, self.width)
 
 
+@dataclass(frozen=True)
+class Frame(Pattern):
+    """The border of the image, ``width`` pixels wide; it has one place, so k = 1."""
+
+    width: int
+    unit: ClassVar[str] = "frames"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise PatternError(f"a frame of width {self.width}; use at least 1")
+
+    def kernel(self, height: int, width: int) -> Tensor:
+        cells = torch.ones(height, width)
+        cells[self.width : height - self.width, self.width : width - self.width] = 0
+        return cells
+
+
 class Shape(Pattern):
     """Any drawing, given as a 0/1 kernel: a heart, a star, a circle, a letter, a picture file.
 

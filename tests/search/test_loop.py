@@ -1,0 +1,96 @@
+"""The loop: slots, looks and records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparsepgd as sp
+from conftest import NoLook, SmallConvNet, images, labelled
+from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.search import loop
+from sparsepgd.search.noise import Noise
+
+
+@pytest.mark.parametrize("every", [2, 7, 50])
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_how_often_the_host_looks_does_not_change_who_is_fooled(
+    every: int, early_stop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(9, dtype=torch.float64)
+    y = labelled(model, x)
+    attack = sp.SparsePGD(sp.Budget(k=2), steps=12, early_stop=early_stop)
+    expected = attack(model, x, y, batch_size=4)
+    assert 0 < int(expected.fooled.sum()) < 9
+    monkeypatch.setattr(loop, "_steps_between_looks", lambda device: every)
+    result = attack(model, x, y, batch_size=4)
+    assert torch.equal(result.fooled, expected.fooled)
+    assert torch.equal(result.steps, expected.steps)
+    assert torch.equal(result.forwards, expected.forwards)
+    same = slice(None) if not early_stop else ~expected.fooled  # a success may grow until the host looks
+    torch.testing.assert_close(result.x_adv[same], expected.x_adv[same], rtol=0, atol=1e-9)
+    assert bool((result.loss >= expected.loss - 1e-9).all())
+
+
+def test_finished_images_make_room_for_waiting_ones() -> None:
+    sizes = []
+    net = SmallConvNet()
+
+    def model(x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(x))
+        return net.eval()(x)
+
+    x = images(12)
+    result = sp.SparsePGD(sp.Budget(k=6), steps=30)(model, x, labelled(net, x), batch_size=4)
+    waiting = 12 - 4
+    assert max(sizes) == 4
+    assert int(result.fooled.sum()) > waiting // 2
+    full = sizes[: len(sizes) - next(i for i, size in enumerate(reversed(sizes)) if size == 4)]
+    assert set(full) == {4}  # as long as images wait, every slot is taken
+    assert sum(sizes) == int(result.forwards.sum())
+
+
+def test_progress_ends_at_the_total_and_never_goes_back() -> None:
+    seen: list[tuple[int, int, int]] = []
+    model, x = SmallConvNet(), images(9)
+    result = sp.SparsePGD(sp.Budget(k=4), steps=15)(
+        model, x, labelled(model, x), batch_size=4, progress=lambda *report: seen.append(report)
+    )
+    done = [report[0] for report in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (9 * 16, 9 * 16, int(result.fooled.sum()))
+
+
+def test_select_and_join_are_inverse_on_nested_rows() -> None:
+    step = torch.arange(4)
+    best = loop.Best(torch.rand(4, 1, 2, 2), torch.rand(4), step > 1, step)
+    both = loop.join(loop.select(best, slice(0, 3)), loop.select(best, torch.tensor([3])))
+    for name in ("x_adv", "loss", "fooled", "step"):
+        assert torch.equal(getattr(both, name), getattr(best, name))
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3)], ids=repr)
+@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
+def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
+    pattern: sp.Pattern, gradient: Any
+) -> None:
+    net, x = SmallConvNet(), images(5)
+    wants = set()
+
+    def model(z: Tensor) -> Tensor:
+        wants.update(p.requires_grad for p in net.parameters())
+        return net(z)
+
+    attack = sp.SparsePGD(sp.Budget(k=1, pattern=pattern), 6, gradient)
+    threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)
+    with borrowed(net, x.device):
+        oracle = Oracle(model, sp.Untargeted())
+        rows = attack._images(threat, oracle, x, y, y, oracle.answers(x, 5), None)
+        with NoLook():
+            loop.sweep(attack, oracle, threat, rows, Noise(0))
+    assert wants == {False}
+    assert all(p.grad is None for p in net.parameters())
