@@ -1,6 +1,6 @@
 """The picture of the README: what each budget does to one image. Writes docs/images/perturbations.png.
 
-    python examples/gallery.py [OUT.png]
+python examples/gallery.py [OUT.png]
 """
 
 import sys

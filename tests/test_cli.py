@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +16,14 @@ import torch
 from PIL import Image
 
 from sparsepgd import zoo
+from sparsepgd.evaluation.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
 def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300)
 
 
 def test_evaluate_prints_a_table_that_fits_the_terminal(tmp_path: Path) -> None:
@@ -40,6 +43,76 @@ def test_evaluate_takes_structured_budgets(pattern: str, tmp_path: Path) -> None
     done = spgd(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "small-plain" in done.stdout
+
+
+RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "24", "--steps", "40", "--chunk", "4", "--out", "runs/a")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("whole")
+    done = spgd(*RUN, cwd=place)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "records in runs/a"), done.stderr
+    return place / "runs" / "a"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_goes_on_and_ends_like_an_undisturbed_one(
+    how: signal.Signals, undisturbed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "a"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*COMMAND, *RUN], stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=ENVIRONMENT
+    ) as running:
+        while not (folder / "partial" / "000004-000008.json").exists() and running.poll() is None:
+            time.sleep(0.005)
+        running.send_signal(how)
+        stdout, stderr = running.communicate(timeout=60)
+    assert not (folder / "run.json").exists()
+    if how == signal.SIGINT:
+        assert (running.returncode, stdout) == (1, "")
+        assert stderr == "interrupted; what is finished is in runs/a: run the same command again to go on\n"
+    again = spgd(*RUN, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    times = {"created", "seconds", "chunks"}
+    assert load(folder).model_dump(exclude=times) == load(undisturbed).model_dump(exclude=times)
+    assert (folder / "adversarial.safetensors").read_bytes() == (undisturbed / "adversarial.safetensors").read_bytes()
+
+
+def test_several_models_and_attacks_get_sub_folders_and_are_read_the_second_time(tmp_path: Path) -> None:
+    words = ("evaluate", "-n", "12", "--steps", "3", "--attack", "saa,rs", "--queries", "20", "--out", "all")
+    first, second = spgd(*words, cwd=tmp_path), spgd(*words, cwd=tmp_path)
+    assert (first.returncode, first.stdout) == (0, second.stdout), first.stderr
+    assert "saa, 3 steps, 20 queries" in first.stdout
+    assert "sparse-rs, 20 queries" in first.stdout
+    assert max(map(len, first.stdout.splitlines())) <= 80
+    records = sorted(str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("run.json"))
+    assert records == [f"all/{model}/{attack}" for model in zoo.names() for attack in ("saa", "sparse-rs")]
+    refused = spgd(*words, "--k", "3", "--seed", "1", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "attack.budget.k was 20, is 3; seed was 0, is 1; choose another --out" in refused.stderr
+
+
+def test_a_folder_of_pictures_and_a_model_of_ones_own_and_what_is_odd_about_it(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / "data" / f"class{number % 3}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 8), (20 * number, 0, 0)).save(tmp_path / "data" / f"class{number % 3}" / f"{number}.png")
+    (tmp_path / "mine.py").write_text(
+        "from torch import manual_seed, nn\n"
+        "def net():\n"
+        "    manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(192, 3), nn.Softmax(1))\n"
+    )
+    words = ("evaluate", "--model", "mine.py:net", "--data", "folder:data", "--size", "8", "--steps", "2", "--k", "2")
+    done = spgd(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "12 images of folder:data" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "warning: mine:net: the model came in training mode (Dropout)" in said
+    assert "warning: mine:net: the model's outputs look like probabilities" in said
+    assert "warning: mine:net: clean accuracy 33.3% is not better than guessing among 3 classes" in said
+    assert sorted(file.name for file in tmp_path.iterdir() if file.name != "__pycache__") == ["data", "mine.py"]
 
 
 def test_attack_writes_a_png_that_fools_the_model_when_read_back(tmp_path: Path) -> None:
@@ -79,6 +152,8 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "--k", "5000"), "error: k=5000 pixels, but a 32x32 image has 1024"),
         (("evaluate", "--eps", "x"), "error: eps 'x'"),
         (("evaluate", "--attack", "fgsm"), "error: attack 'fgsm'"),
+        (("evaluate", "--data", "folder:nowhere"), "error: no images in 'nowhere'"),
+        (("evaluate", "--chunk", "0", "--out", "runs/a"), "error: chunk=0; use at least 1 image"),
         (("evaluate", "-n", "501"), "error: n=501, but 500 images are bundled"),
         (("evaluate", "--device", "tpu9"), "error: device 'tpu9' cannot be used"),
         (("attack", "nowhere.png"), "error: no file 'nowhere.png'"),

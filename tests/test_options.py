@@ -71,3 +71,22 @@ def test_attacks_have_names() -> None:
     assert options.attack("spgd-projected", budget, 7, quantize=True).quantize
     with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of spgd"):
         options.attack("fgsm", budget, 7)
+
+
+def test_black_boxes_and_cascades_have_names_too() -> None:
+    budget = sp.Budget(k=2)
+    box = options.attack("rs", budget, 7, queries=9)
+    assert (box.name, options.length(box)) == ("sparse-rs", "9 queries")
+    cascade = options.attack("saa", budget, 7, quantize=True, queries=9)
+    assert (cascade.name, cascade.quantize, options.length(cascade)) == ("saa", True, "7 steps, 9 queries")
+
+
+def test_several_attacks_are_named_with_commas() -> None:
+    budget = sp.Budget(k=2)
+    both = options.attacks("spgd-projected, rs", budget, 7)
+    assert [attack.name for attack in both] == ["spgd-projected", "sparse-rs"]
+    assert options.length(both[0]) == "7 steps"
+    with pytest.raises(UnsupportedError, match="attack ''; use one of spgd"):
+        options.attacks("spgd,", budget, 7)
+    with pytest.raises(UnsupportedError, match="attack 'rs' is named twice"):
+        options.attacks("rs,rs", budget, 7)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +19,11 @@ from rich.table import Table
 import sparsepgd
 from sparsepgd import options, zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.evaluation import runs, sanity
+from sparsepgd.evaluation.chunks import Attacker
+from sparsepgd.evaluation.records import Notice, Record
 from sparsepgd.evaluation.sources import Source, load_data, load_image, load_model, save_image
-from sparsepgd.evaluation.summary import Summary, summarise
+from sparsepgd.evaluation.summary import Summary
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search.loop import Progress as Report
@@ -35,6 +38,7 @@ PatternName = Annotated[str, typer.Option("--pattern", help=options.PATTERNS)]
 Eps = Annotated[str, typer.Option(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is free.")]
 AttackName = Annotated[str, typer.Option("--attack", help=", ".join(options.ATTACKS))]
 Steps = Annotated[int, typer.Option(help="Steps of the attack for each image; the paper uses 10000.")]
+Queries = Annotated[int, typer.Option(help="Questions of a black box for each image; the paper uses 10000.")]
 Seed = Annotated[int, typer.Option(help="Names all random numbers of the run.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; left out: a GPU if there is one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
@@ -43,33 +47,42 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 @app.command()
 def evaluate(
     model: Model = None,
-    data: Annotated[str, typer.Option(help="bundled or npz:FILE with arrays x and y.")] = "bundled",
+    data: Annotated[str, typer.Option(help="bundled, npz:FILE with arrays x and y, or folder:DIR.")] = "bundled",
     n: Annotated[int | None, typer.Option("-n", help="Only the first n images.")] = None,
+    size: Annotated[int | None, typer.Option(help="Cut and resize the pictures of a folder to this side.")] = None,
     k: K = 20,
     pattern: PatternName = "pixel",
     eps: Eps = "1",
-    attack: AttackName = "spgd",
-    steps: Steps = 100,
+    attack: Annotated[str, typer.Option(help=f"{', '.join(options.ATTACKS)}; several: spgd,rs")] = "spgd",
+    steps: Steps = 60,
+    queries: Queries = 1000,
     seed: Seed = 0,
     batch_size: Annotated[int | None, typer.Option(help="Images at work at a time.")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for the records; run again to go on.")] = None,
+    chunk: Annotated[int | None, typer.Option(help="Images between two writes to --out.")] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Clean and robust accuracy. Without arguments: the shipped models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
-    search = options.attack(attack, budget, steps)
+    searches = options.attacks(attack, budget, steps, queries)
     sources = [load_model(name) for name in model or [f"zoo:{name}" for name in zoo.names()]]
     place = _device(device)
-    x, y = (tensor.to(place) for tensor in load_data(data, n))
-    rows = []
-    for source in sources:
-        start = time.perf_counter()
-        with _progress(f"{source.name}, {search.name}", quiet) as report:
-            result = search(source.model.to(place), x, y, seed=seed, batch_size=batch_size, progress=report)
-        rows.append((source.name, summarise(result, time.perf_counter() - start)))
-    title = f"{search.name}, {steps} steps, {budget}"
+    x, y = (tensor.to(place) for tensor in load_data(data, n, size or sources[0].size))
+    go = partial(runs.run, data=(x, y), seed=seed, chunk=chunk, batch_size=batch_size)
+    folders = runs.folders(out_dir, [source.name for source in sources], [search.name for search in searches])
+    robust: list[dict[str, float]] = [{} for _ in sources]
     caption = f"{len(x)} images of {data}, seed {seed}, {place}; pixels and steps: median of the fooled"
-    out.print(_table(rows, title, caption))
+    for search, places in zip(searches, folders, strict=True):
+        title = f"{search.name}, {options.length(search)}, {budget}"
+        records = [_run(go, search, source, at, data, place, quiet) for source, at in zip(sources, places, strict=True)]
+        _show(title, caption, sources, records)
+        for known, record in zip(robust, records, strict=True):
+            known[search.name] = record.robust_accuracy
+    for source, known in zip(sources, robust, strict=True):
+        _say(source.name, sanity.compare(known))
+    if out_dir is not None:
+        out.print(f"records in {out_dir}", soft_wrap=True)
 
 
 @app.command()
@@ -83,6 +96,7 @@ def attack(
     eps: Eps = "1",
     attack: AttackName = "spgd",
     steps: Steps = 1000,
+    queries: Queries = 10_000,
     seed: Seed = 0,
     out_file: Annotated[Path, typer.Option("--out", help="The adversarial PNG.")] = Path("adversarial.png"),
     device: Device = None,
@@ -96,7 +110,7 @@ def attack(
     if tuple(own) != (x.shape[3], x.shape[2]):
         out.print(f"{image}: {own[0]}x{own[1]}, cut and resized to {x.shape[3]}x{x.shape[2]} for {source.name}")
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
-    search = options.attack(attack, budget, steps, quantize=True)
+    search = options.attack(attack, budget, steps, quantize=True, queries=queries)
     goal: Goal = Untargeted() if target is None else Targeted(target)
     x = x.to(place)
     before = _says(net, x)
@@ -131,6 +145,38 @@ def list_zoo() -> None:
         trained = f"{card.method}, {card.epochs} epochs"
         table.add_row(name, f"{card.parameters:,}", f"{card.clean_accuracy:.1%}", robust, trained)
     out.print(table)
+
+
+def _run(
+    go: Callable[..., Record],
+    search: Attacker,
+    source: Source,
+    folder: Path | None,
+    data: str,
+    place: torch.device,
+    quiet: bool,
+) -> Record:
+    """One attack on one model; an interrupt says how to go on."""
+    names = {"model": source.name, "data": data}
+    try:
+        with _progress(f"{source.name}, {search.name}", quiet) as report:
+            return go(folder, search, source.model.to(place), config=names, progress=report)
+    except KeyboardInterrupt:
+        how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
+        err.print(f"interrupted{how}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _show(title: str, caption: str, sources: Sequence[Source], records: Sequence[Record]) -> None:
+    named = [(source.name, record) for source, record in zip(sources, records, strict=True)]
+    out.print(_table([(name, record.summary()) for name, record in named], title, caption))
+    for name, record in named:
+        _say(name, record.warnings)
+
+
+def _say(name: str, notices: Sequence[Notice]) -> None:
+    for notice in notices:
+        out.print(f"warning: {name}: {notice.message}", markup=False, highlight=False)
 
 
 def _says(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -6,14 +6,15 @@ from fractions import Fraction
 from typing import Any
 
 from sparsepgd.errors import PatternError, UnsupportedError
-from sparsepgd.search import Attack, SparsePGD
+from sparsepgd.search import Attack, SparsePGD, SparseRS
+from sparsepgd.search.ensemble import SparseAutoAttack
 from sparsepgd.threat import Budget, Columns, Features, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (
     "pixel, feature, row, column, patch:3, patch:3x5, heart:20, star:25, circle:18, letter:A:60, image:FILE[:SIZE]"
 )
 SIMPLE: dict[str, Pattern] = {"pixel": Pixels(), "feature": Features(), "row": Rows(), "column": Columns()}
-ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random")
+ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "rs", "saa")
 
 
 def pattern(words: str) -> Pattern:
@@ -48,10 +49,30 @@ def eps(words: str) -> float:
         raise UnsupportedError(f"eps {words!r}; use a number or a fraction such as 8/255") from None
 
 
-def attack(name: str, budget: Budget, steps: int, quantize: bool = False) -> Attack[Any]:
-    """One of ATTACKS with its budget."""
-    kind, _, gradient = name.partition("-")
+def attack(
+    name: str, budget: Budget, steps: int, quantize: bool = False, queries: int = 10_000
+) -> Attack[Any] | SparseAutoAttack:
+    """One of ATTACKS with its budget. `steps` are those of gradient attacks, `queries` those of black boxes."""
     if name not in ATTACKS:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(ATTACKS)}")
-    assert kind == "spgd"
-    return SparsePGD(budget, steps, gradient or "unprojected", quantize=quantize)  # type: ignore[arg-type]
+    if name == "rs":
+        return SparseRS(budget, queries, quantize=quantize)
+    if name == "saa":
+        return SparseAutoAttack(budget, steps, queries, quantize=quantize)
+    gradient = name.partition("-")[2] or "unprojected"
+    return SparsePGD(budget, steps, gradient, quantize=quantize)  # type: ignore[arg-type]
+
+
+def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attack[Any] | SparseAutoAttack]:
+    """``spgd,rs`` -> both."""
+    words = [name.strip() for name in names.split(",")]
+    twice = next((name for name in words if words.count(name) > 1), None)
+    if twice is not None:
+        raise UnsupportedError(f"attack {twice!r} is named twice in {names!r}; once is enough")
+    return [attack(name, budget, steps, queries=queries) for name in words]
+
+
+def length(search: Attack[Any] | SparseAutoAttack) -> str:
+    """``100 steps``, ``1000 queries`` or both."""
+    counts = {unit: getattr(search, unit, None) for unit in ("steps", "queries")}
+    return ", ".join(f"{count} {unit}" for unit, count in counts.items() if count is not None)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import operator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
@@ -41,14 +47,49 @@ def load_model(name: str) -> Source:
     )
 
 
-def load_data(name: str, n: int | None = None) -> tuple[Tensor, Tensor]:
-    """``bundled`` or ``npz:FILE`` with arrays x (N, C, H, W) or (N, H, W, C) and y (N,); the first n images."""
+def load_data(name: str, n: int | None = None, size: int | None = None) -> tuple[Tensor, Tensor]:
+    """The first n images of ``bundled``, ``npz:FILE`` or ``folder:DIR``, and their labels.
+
+    npz: arrays x (N, C, H, W) or (N, H, W, C) and y (N,). folder: one sub-folder of pictures a class, in the order
+    of their names; the first n are taken in turn from all classes. With `size` they are cut and resized to it.
+    """
+    kind, _, rest = name.partition(":")
     if name == "bundled":
         return zoo.bundled_images(n)
-    kind, _, rest = name.partition(":")
     if kind == "npz":
         return _from_npz(Path(rest), n)
-    raise SourceError(f"no data {name!r}; use bundled or npz:FILE")
+    if kind == "folder":
+        return _from_folder(Path(rest), n, size)
+    raise SourceError(f"no data {name!r}; use bundled, npz:FILE or folder:DIR")
+
+
+def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
+    """The first n images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
+
+    Images of type uint8 become floating point in [0, 1]; all else is left as it is.
+    """
+    if n is not None and n < 1:
+        raise SourceError(f"n={n}; use at least 1")
+    if isinstance(data, DataLoader):
+        if isinstance(data.sampler, RandomSampler):
+            raise SourceError("the DataLoader shuffles, so that image 0 is another one each time; use shuffle=False")
+        x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
+    elif isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray):
+        x, y = (torch.as_tensor(part)[:n] for part in data)
+        if len(x) != len(y):
+            raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label for each image")
+    elif isinstance(data, IterableDataset):
+        x, y = _gather(iter(data), n)
+    elif isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        x, y = _gather((data[i] for i in range(len(data) if n is None else min(n, len(data)))), n)
+    else:
+        raise SourceError(
+            f"data of type {type(data).__name__}; expected a pair (x, y) of tensors, a Dataset of (image, label) "
+            "or a DataLoader"
+        )
+    if n is not None and len(x) < n:
+        raise SourceError(f"n={n}, but the data holds {len(x)} images; use n <= {len(x)}")
+    return (x.float() / 255 if x.dtype == torch.uint8 else x), y
 
 
 def load_image(name: str, size: int | None) -> tuple[Tensor, tuple[int, int]]:
@@ -103,6 +144,70 @@ def _from_file(path: Path, factory: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise SourceError(f"{path}:{factory} returned a {type(model).__name__}; expected a torch.nn.Module")
     return model
+
+
+def _unbatched(batch: Any) -> Iterator[tuple[Any, Any]]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise SourceError(f"the DataLoader gives a {type(batch).__name__}; expected batches (images, labels)")
+    return zip(*batch, strict=True)
+
+
+def _gather(pairs: Iterator[Any], n: int | None) -> tuple[Tensor, Tensor]:
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for number, pair in enumerate(islice(pairs, n)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SourceError(f"item {number} is a {type(pair).__name__}; expected (image, label)")
+        image, label = pair
+        if not isinstance(image, Tensor):
+            raise SourceError(
+                f"image {number} is a {type(image).__name__}; expected a tensor (C, H, W) in [0, 1]: give the data set "
+                "transform=torchvision.transforms.ToTensor()"
+            )
+        if images and image.shape != images[0].shape:
+            raise SourceError(
+                f"image {number} is of shape {tuple(image.shape)}, image 0 of {tuple(images[0].shape)}; "
+                "bring them to one size, e.g. with transforms.Resize and CenterCrop"
+            )
+        images.append(image)
+        labels.append(_label(label, number))
+    if not images:
+        raise SourceError("the data holds no images")
+    return torch.stack(images), torch.tensor(labels)
+
+
+def _label(label: Any, number: int) -> int:
+    try:
+        return operator.index(label)
+    except TypeError:
+        kind = f"tensor of shape {tuple(label.shape)}" if isinstance(label, Tensor) else type(label).__name__
+        raise SourceError(f"label {number} is a {kind}; expected a class number, 0 or larger") from None
+
+
+def _from_folder(path: Path, n: int | None, size: int | None) -> tuple[Tensor, Tensor]:
+    from torchvision.datasets import ImageFolder
+
+    try:
+        found = ImageFolder(str(path))
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
+    seen: Counter[int] = Counter()
+    ranked = []  # (number within the class, class, file), so that sorting takes from all classes in turn
+    for file, label in found.samples:
+        ranked.append((seen[label], label, file))
+        seen[label] += 1
+    if n is not None and not 1 <= n <= len(ranked):
+        raise SourceError(f"n={n}, but {path} holds {len(ranked)} images; use 1 <= n <= {len(ranked)}")
+    chosen = sorted(ranked)[:n]
+    pictures = [load_image(file, size)[0] for _, _, file in chosen]
+    for (_, _, file), picture in zip(chosen, pictures, strict=True):
+        if picture.shape != pictures[0].shape:
+            sizes = [f"{one.shape[3]}x{one.shape[2]}" for one in (pictures[0], picture)]
+            raise SourceError(
+                f"{chosen[0][2]} is {sizes[0]}, {file} is {sizes[1]}; use --size to bring them to one size"
+            )
+    return torch.cat(pictures), torch.tensor([label for _, label, _ in chosen])
 
 
 def _from_npz(path: Path, n: int | None) -> tuple[Tensor, Tensor]:

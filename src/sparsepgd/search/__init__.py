@@ -1,7 +1,8 @@
 """How the adversary looks: the shared loop and the attacks that run in it."""
 
 from sparsepgd.search.attack import Attack
+from sparsepgd.search.ensemble import SparseAutoAttack
 from sparsepgd.search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
 
-__all__ = ["Attack", "SparsePGD", "SparseRS"]
+__all__ = ["Attack", "SparseAutoAttack", "SparsePGD", "SparseRS"]

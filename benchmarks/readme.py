@@ -1,0 +1,88 @@
+"""Write the results of README.md from the records: python benchmarks/readme.py [--check]
+
+Every figure in the table stands in a file that the table names.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+START = "<!-- results: written by benchmarks/readme.py from the records, do not edit -->\n"
+END = "<!-- end of results -->"
+
+
+def against_official() -> str:
+    """Images left robust, ours beside the authors' code, at equal steps."""
+    lines = [
+        "Images of the first 1,000 CIFAR-10 test images that still stand after 300 steps at k = 20 (fewer: stronger "
+        "attack), mean of three seeds:\n",
+        "| model | clean | gradient | official code | here | record |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in ("deviations-prn18-strades", "deviations-prn18-linf"):
+        record = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        for gradient in ("unprojected", "projected"):
+            rows = {row["variant"]: row["robust"] for row in record["rows"] if row["gradient"] == gradient}
+            official, here = (statistics.mean(rows[key]) for key in ("official code", "as shipped"))
+            lines.append(
+                f"| {record['model']} | {record['clean']} | {gradient} | {official:.1f} | {here:.1f} | "
+                f"[{name}](benchmarks/results/{name}.json) |"
+            )
+    lines.append(
+        f"\n{record['hardware']}, torch {record['torch'].split('+')[0]}; models by `recipes/train_bundled.py`."
+    )
+    return "\n".join(lines)
+
+
+def cpu_speed() -> str:
+    record = json.loads((ROOT / "benchmarks" / "results" / "cpu-small-strades.json").read_text())
+    lines = [
+        f"\nSeconds for {record['steps']} steps on {record['images']} images of `{record['model']}` on "
+        f"{record['threads']} CPU cores, in one run, median of {len(record['seeds'])} "
+        "([cpu-small-strades](benchmarks/results/cpu-small-strades.json)):\n",
+        "| gradient | official code | here | here / official |",
+        "| --- | --- | --- | --- |",
+    ]
+    for gradient in ("unprojected", "projected"):
+        rows = {row["variant"]: row["seconds"] for row in record["rows"] if row["gradient"] == gradient}
+        official, here = (statistics.median(rows[key]) for key in ("official code", "as shipped"))
+        lines.append(f"| {gradient} | {official:.1f} | {here:.1f} | {here / official:.2f} |")
+    return "\n".join(lines)
+
+
+def shipped() -> str:
+    """The models in the package, from their cards."""
+    lines = [
+        "\nThe shipped models (10,000 test images clean, the first 1,000 under attack at k = 20, 100 steps; the cards "
+        "in `src/sparsepgd/zoo/bundled` hold the training command):\n",
+        "| model | parameters | clean | sPGD unprojected | sPGD projected |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for file in sorted((ROOT / "src" / "sparsepgd" / "zoo" / "bundled").glob("small-*.json")):
+        card = json.loads(file.read_text())
+        unprojected, projected = (
+            card["robust_accuracy"][f"sPGD {gradient}, k=20, 100 steps"] for gradient in ("unprojected", "projected")
+        )
+        lines.append(
+            f"| {card['name']} | {card['parameters']:,} | {card['clean_accuracy']:.1%} | {unprojected:.1%} | "
+            f"{projected:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    head, rest = text.split(START)
+    tail = rest.split(END)[1]
+    new = head + START + "\n".join([against_official(), cpu_speed(), shipped()]) + "\n" + END + tail
+    if "--check" in sys.argv:
+        return int(new != text)
+    readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

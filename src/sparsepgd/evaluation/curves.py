@@ -1,0 +1,168 @@
+"""Whole curves from few attacks: robust accuracy over steps from one result, over k by bisection."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import BudgetError, UnsupportedError
+from sparsepgd.problem import Result
+from sparsepgd.problem.checks import check_images
+from sparsepgd.problem.oracle import Model
+from sparsepgd.search.ensemble import Member, for_rows, rebudget
+from sparsepgd.threat import Budget
+
+SHORTEST = 10  # the paper's histograms count all that took fewer steps as this many
+
+
+def accuracy_over_steps(result: Result) -> tuple[Tensor, Tensor]:
+    """(steps, robust accuracy after that many), exact: one point wherever it changes, and both ends.
+
+    What an attack with early stopping would have reached with fewer steps, since a shorter run is the
+    beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
+    queries: constant_schedule=True or rescale=False). Of an ensemble: over the steps of all members together.
+    """
+    broken = result.steps[result.fooled]
+    most = result.steps.amax()[None] if len(result) else result.steps
+    steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))
+    still = broken.sort().values
+    lost = torch.searchsorted(still, steps, right=True)
+    clean = result.clean_correct.sum()
+    return steps, (clean - lost).double() / max(len(result), 1)
+
+
+def steps_histogram(result: Result, bins: int = 20) -> tuple[Tensor, Tensor]:
+    """(edges (bins + 1,), counts (bins,)) of the steps until success, over log-spaced bins from 10 on.
+
+    Images fooled in fewer than ten steps are in the first bin, as in the paper's figure.
+    """
+    if bins < 1:
+        raise UnsupportedError(f"bins={bins}; use at least one")
+    steps = result.steps[result.fooled].double().clamp(min=SHORTEST)
+    top = max(float(result.steps.max()) if len(result) else 0.0, SHORTEST + 1.0)
+    edges = torch.logspace(math.log10(SHORTEST), math.log10(top), bins + 1, dtype=torch.float64, device=steps.device)
+    place = torch.bucketize(steps, edges[1:-1].contiguous(), right=True)  # [edge, next edge), the last one closed
+    return edges, torch.bincount(place, minlength=bins)
+
+
+@dataclass(frozen=True, eq=False)
+class SmallestK:
+    """For each image the smallest k that was found to fool the model, and the image that proves it."""
+
+    k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
+    x_adv: Tensor  # (B, C, H, W), verified within k; the clean image where k is 0 or k_max + 1
+    ks: tuple[int, ...]  # the values of k that were considered
+    forwards: Tensor  # (B,) int64, forward passes of all attacks
+
+    @property
+    def k_max(self) -> int:
+        return self.ks[-1]
+
+    def accuracy(self, k: int) -> float:
+        """Robust accuracy against k: an upper bound, as every attack gives. k = 0: accuracy on clean images."""
+        if not 0 <= k <= self.k_max:
+            raise BudgetError(f"k={k} was not searched; use 0 <= k <= {self.k_max}")
+        return float((self.k > k).double().mean()) if len(self.k) else math.nan
+
+    def curve(self) -> tuple[Tensor, Tensor]:
+        """(k, robust accuracy) at 0 and at every k considered."""
+        ks = (0, *self.ks)
+        return torch.tensor(ks), torch.tensor([self.accuracy(k) for k in ks], dtype=torch.float64)
+
+
+def smallest_k(
+    attack: Member,
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    ks: int | Sequence[int],
+    *,
+    seed: int = 0,
+    logits: Callable[[Any], Tensor] | None = None,
+    index: Tensor | None = None,
+    batch_size: int | None = None,
+) -> SmallestK:
+    """The smallest k for each image, by bisection over ks: 1 to k_max for an integer, or the given values.
+
+    What is reported is an upper bound on the true minimum: every k from 1 to k_max is backed by an image that
+    changes at most k groups and was verified to fool the model. It would be the smallest k at which this attack
+    succeeds if success were monotone in k, that is, if the attack never failed at a k above one where it
+    succeeds; it is smaller still where an image needed fewer groups than it was allowed.
+    ``attack`` is any attack that is a dataclass with a budget; the k of the budget is replaced.
+
+    The attack is called at most once for each k, and each image is in at most log2(len(ks)) + 1 of the calls:
+    the search first tries, for all images at once, the place in ks that is the largest power of two, then the
+    odd multiples of its half on whichever side each image is on, and so on.
+    """
+    check_images(x)
+    ladder = _ladder(ks, getattr(attack, "budget", None), (x.shape[1], x.shape[2], x.shape[3]))
+    options = {"seed": seed, "logits": logits, "batch_size": batch_size}
+    numbers = torch.arange(len(x), device=x.device) if index is None else index.to(x.device)
+    search = _Bisection(ladder, x.detach().clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device))
+    stride = 1 << (len(ladder).bit_length() - 1)
+    while stride:
+        for place in range(stride, len(ladder) + 1, 2 * stride):
+            rows = search.open_at(place)
+            if len(rows) or search.clean is None:
+                member = for_rows(_with_k(attack, ladder[place - 1]), rows)
+                search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
+        stride //= 2
+    return search.outcome()
+
+
+@dataclass(eq=False)
+class _Bisection:
+    """Places in the ladder count from 1: `failed` is the largest that failed, `worked` the smallest that worked."""
+
+    ladder: tuple[int, ...]
+    x_adv: Tensor
+    forwards: Tensor
+    clean: Tensor | None = None  # (B,) bool, right on the clean image
+
+    def __post_init__(self) -> None:
+        self.failed = torch.zeros_like(self.forwards)
+        self.worked = torch.full_like(self.forwards, len(self.ladder) + 1)
+
+    def open_at(self, place: int) -> Tensor:
+        """The images for which this place is not decided."""
+        undecided = (self.failed < place) & (place < self.worked)
+        return (undecided if self.clean is None else undecided & self.clean).nonzero()[:, 0]
+
+    def learn(self, place: int, rows: Tensor, result: Result) -> None:
+        if self.clean is None:  # the first call is for all images
+            self.clean = result.clean_correct
+        self.forwards[rows] += result.forwards
+        won, lost = rows[result.fooled], rows[~result.fooled]
+        needed = torch.searchsorted(torch.tensor(self.ladder, device=rows.device), result.groups[result.fooled]) + 1
+        self.worked[won] = needed.clamp(max=place)
+        self.x_adv[won] = result.x_adv[result.fooled]
+        self.failed[lost] = place
+
+    def outcome(self) -> SmallestK:
+        assert self.clean is not None
+        values = torch.tensor([*self.ladder, self.ladder[-1] + 1], device=self.worked.device)
+        k = torch.where(self.clean, values[self.worked - 1], 0)
+        return SmallestK(k, self.x_adv, self.ladder, self.forwards)
+
+
+def _with_k(attack: Member, k: int) -> Member:
+    changed: Member = rebudget(attack, lambda budget: dataclasses.replace(budget, k=k))
+    if getattr(changed, "budget", None) is getattr(attack, "budget", None):
+        raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
+    return changed
+
+
+def _ladder(ks: int | Sequence[int], budget: Budget | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
+    ladder = tuple(range(1, ks + 1)) if isinstance(ks, int) else tuple(ks)
+    if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
+        raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
+    if budget is not None:
+        dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
+    return ladder

@@ -1,0 +1,189 @@
+"""Run folders. Every file in them appears whole or not at all.
+
+While a run is under way its folder has a sub-folder ``partial``: head.json, and for each finished chunk of
+images a JSON with the rows and a safetensors file with the adversarial images. At the end they become run.json
+and adversarial.safetensors.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.evaluation.records import Chunk, Head, Record, read
+
+RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
+
+
+def load(folder: str | Path) -> Record:
+    """The record of a finished run."""
+    folder = Path(folder)
+    if (folder / RECORD).is_file():
+        return read(folder / RECORD, Record)
+    if (folder / PARTIAL / HEAD).is_file():
+        done = Folder(folder).images_done()
+        raise SourceError(f"the run in {folder} is not finished, {done} images are done; run it again to go on")
+    raise SourceError(f"no run in {folder}: it has no {RECORD}")
+
+
+def load_adversarial(folder: str | Path) -> dict[str, Tensor]:
+    """x_adv, y and, if there was one, the mask `allowed`; checked against the record."""
+    record, file = load(folder), Path(folder) / IMAGES
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}") from None
+    if sha256(data) != record.adversarial:
+        raise SourceError(f"{file} is not the file that {RECORD} speaks of: it was changed or cut short")
+    return load_tensors(data)
+
+
+class Folder:
+    """What is in a run folder, and how it gets there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.partial = self.path / PARTIAL
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Made if need be, closed to other processes (they let go when they die), and freed of leftovers."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(self.path)
+        except BlockingIOError:
+            raise UnsupportedError(
+                f"another process works in {self.path}; wait for it or choose another --out"
+            ) from None
+        except OSError as error:
+            raise SourceError(f"{self.path} cannot be used: {error.strerror}; choose another --out") from None
+        try:
+            for leftover in [*self.path.glob(".*.tmp"), *self.partial.glob(".*.tmp")]:
+                leftover.unlink(missing_ok=True)
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def head(self) -> Head | None:
+        """That of the run which is finished (then a Record) or under way here, if there is one."""
+        if (self.path / RECORD).is_file():
+            shutil.rmtree(self.partial, ignore_errors=True)
+            return load(self.path)
+        return read(self.partial / HEAD, Head) if (self.partial / HEAD).is_file() else None
+
+    def begin(self, head: Head) -> None:
+        write(self.partial / HEAD, dump(head))
+
+    def chunks(self, run: str) -> list[Chunk]:
+        """The finished ones that are whole; what is not is removed, and will be made again."""
+        found = []
+        for file in sorted(self.partial.glob("*-*.json")):
+            chunk = _whole_chunk(file, run)
+            if chunk is None:
+                file.unlink()
+            else:
+                found.append(chunk)
+        return found
+
+    def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
+        """The rows are written last: where they are, the images are too."""
+        data = save_tensors(images)
+        chunk = chunk.model_copy(update={"images": sha256(data)})
+        write(self._file(chunk, "safetensors"), data)
+        write(self._file(chunk, "json"), dump(chunk))
+        return chunk
+
+    def images(self, chunk: Chunk) -> dict[str, Tensor]:
+        return load_tensors(self._file(chunk, "safetensors").read_bytes())
+
+    def finish(self, record: Record, images: bytes) -> None:
+        """The record is written last, and only then are the chunks given up."""
+        write(self.path / IMAGES, images)
+        write(self.path / RECORD, dump(record))
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def images_done(self) -> int:
+        ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
+        return sum(int(stop) - int(start) for start, stop in ranges)
+
+    def _file(self, chunk: Chunk, kind: str) -> Path:
+        return self.partial / f"{chunk.part.start:06d}-{chunk.part.stop:06d}.{kind}"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Whole or not at all, also if the process is killed or the disk is full."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "free some space" if full else "see to the folder and its permissions"
+        raise SparsePGDError(
+            f"{path} cannot be written: {error.strerror}; {remedy} and run the same again: what is finished is kept"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def dump(model: BaseModel) -> bytes:
+    return model.model_dump_json(indent=1).encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _whole_chunk(file: Path, run: str) -> Chunk | None:
+    try:
+        chunk = Chunk.model_validate_json(file.read_bytes())
+        images = file.with_suffix(".safetensors").read_bytes()
+    except (OSError, ValidationError):
+        return None
+    whole = [row.index for row in chunk.rows] == list(range(chunk.part.start, chunk.part.stop))
+    return chunk if whole and chunk.run == run and chunk.images == sha256(images) else None
+
+
+def _lock(folder: Path) -> int | None:
+    """An open, locked handle of the folder; None where there are no such locks. BlockingIOError: it is taken."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return handle
+
+
+def _sync(folder: Path) -> None:
+    """Make the new name itself outlive a power failure."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,290 @@
+"""AutoAttack's method names: same results as the ensemble, whatever the batch size, and after a resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError
+from sparsepgd.evaluation.autoattack import AutoAttack
+from sparsepgd.search.ensemble import SparseAutoAttack
+
+THREE = ["spgd-unprojected", "spgd-projected", "sparse-rs"]
+SHORT: dict[str, Any] = {"steps": 3, "queries": 100, "verbose": False}
+
+
+def problem(count: int = 24, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor, Tensor]:
+    model, x = SmallConvNet(dtype=dtype).eval(), images(count, dtype=dtype)
+    y = labelled(model, x)
+    y[-1] = (y[-1] + 1) % 5  # wrong from the start
+    return model, x, y
+
+
+def answers(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        said: Tensor = model(x).argmax(1)
+    return said
+
+
+def test_it_returns_what_the_ensemble_finds_and_clean_images_elsewhere() -> None:
+    model, x, y = problem()
+    adversary = AutoAttack(model, k=12, seed=0, **SHORT)
+    assert adversary.attacks_to_run == THREE
+    x_adv, said = adversary.run_standard_evaluation(x, y, return_labels=True)
+    result = SparseAutoAttack(sp.Budget(k=12), 3, 100)(model, x, y)
+    assert set(result.broken_by) == {*THREE, None}
+    torch.testing.assert_close(x_adv[result.fooled], result.x_adv[result.fooled], rtol=0, atol=1e-9)
+    assert torch.equal(x_adv[~result.fooled], x[~result.fooled])
+    assert torch.equal(said, answers(model, x_adv))
+    assert adversary.result is not None
+    assert adversary.result.broken_by == result.broken_by
+    assert torch.equal(adversary.result.forwards, result.forwards)
+    assert adversary.clean_accuracy(x_adv, y) == result.robust_accuracy
+    assert adversary.clean_accuracy(x, y) == 23 / 24
+
+
+@pytest.mark.parametrize("bs", [1, 2, 250])
+def test_results_do_not_depend_on_the_batch_size(bs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = problem(10)
+    whole = AutoAttack(model, k=12, seed=1, **SHORT).run_standard_evaluation(x, y)
+    monkeypatch.setattr("sparsepgd.evaluation.autoattack.CHUNK", 2)
+    parts = AutoAttack(model, k=12, seed=1, **SHORT).run_standard_evaluation(x, y, bs=bs)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-9)
+
+
+def test_a_loader_is_as_good_as_a_tensor() -> None:
+    model, x, y = problem(7)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=3)
+    adversary = AutoAttack(model, k=12, **SHORT)
+    assert torch.equal(adversary.run_standard_evaluation(loader), adversary.run_standard_evaluation(x, y))
+    with pytest.raises(UnsupportedError, match="y_orig is missing"):
+        adversary.run_standard_evaluation(x)
+
+
+def test_individual_runs_are_those_of_the_attacks_alone() -> None:
+    model, x, y = problem(10)
+    adversary = AutoAttack(model, k=12, **SHORT)
+    found = adversary.run_standard_evaluation_individual(x, y, return_labels=True)
+    assert list(found) == THREE
+    for member in adversary.ensemble.members:
+        alone = member(model, x, y)
+        x_adv, said = found[member.name]
+        assert torch.equal(said != y, alone.fooled | ~alone.clean_correct)
+        torch.testing.assert_close(x_adv[alone.fooled], alone.x_adv[alone.fooled], rtol=0, atol=1e-9)
+    plain = adversary.run_standard_evaluation_individual(x, y)
+    assert all(torch.equal(plain[name], found[name][0]) for name in THREE)
+
+
+def test_versions_and_custom_attacks() -> None:
+    model, x, y = problem(6)
+    plus = AutoAttack(model, version="plus", **SHORT)
+    assert plus.attacks_to_run == [*THREE, "spgd-unprojected-targeted", "spgd-projected-targeted"]
+    custom = AutoAttack(model, k=12, version="custom", **SHORT)
+    with pytest.raises(UnsupportedError, match="attacks_to_run=\\[\\]; use spgd-unprojected, "):
+        custom.run_standard_evaluation(x, y)
+    custom.attacks_to_run = ["sparse-rs", sp.SparsePGD(sp.Budget(k=12), steps=5), "spgd-projected-targeted"]
+    custom.run_standard_evaluation(x, y)
+    assert custom.result is not None
+    assert set(custom.result.broken_by) <= {"sparse-rs", "spgd-unprojected", "spgd-projected-targeted", None}
+    custom.attacks_to_run = ["apgd-ce"]
+    with pytest.raises(UnsupportedError, match="'apgd-ce'"):
+        custom.run_standard_evaluation(x, y)
+
+
+def test_norm_and_eps_are_read_as_in_autoattack_scripts() -> None:
+    model, _, _ = problem(1)
+    assert AutoAttack(model, **SHORT).ensemble.budget.k == 20
+    for eps in (24, 24.0):
+        budget = AutoAttack(model, norm="L0", eps=eps, **SHORT).ensemble.budget
+        assert (budget.k, budget.eps) == (24, 1.0)
+    assert AutoAttack(model, eps=1, **SHORT).ensemble.budget.k == 1
+    marked = AutoAttack(model, k=1, pattern=sp.Patches(3), eps=8 / 255, **SHORT).ensemble.budget
+    assert (marked.k, marked.pattern, marked.eps) == (1, sp.Patches(3), 8 / 255)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"norm": "Linf"}, UnsupportedError, "norm='Linf'; this is the sparse ensemble.*for Linf use the autoattack"),
+        ({"k": 5, "eps": 24}, UnsupportedError, "k=5 and eps=24"),
+        ({"eps": 2.5}, UnsupportedError, "eps=2.5"),
+        ({"eps": 0.0}, BudgetError, "eps=0.0"),
+        ({"version": "rand"}, UnsupportedError, "version='rand'; use 'standard', 'plus' or 'custom'"),
+        ({"attacks_to_run": ["sparse-rs"]}, UnsupportedError, "use version='custom'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        AutoAttack(problem(1)[0], **options, **SHORT)
+
+
+def test_images_out_of_range_are_refused() -> None:
+    model, x, y = problem(2)
+    with pytest.raises(RangeError):
+        AutoAttack(model, **SHORT).run_standard_evaluation(x * 255, y)
+
+
+def test_lines_go_to_the_screen_and_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x, y = problem()
+    log = tmp_path / "log.txt"
+    log.write_text("before\n")
+    adversary = AutoAttack(model, k=12, log_path=log, **SHORT | {"verbose": True})
+    adversary.run_standard_evaluation(x, y)
+    shown = capsys.readouterr().out
+    assert log.read_text() == "before\n" + shown
+    assert "initial accuracy: 95.83%" in shown
+    assert adversary.result is not None
+    after = [float(value) for value in re.findall(r"robust accuracy after [A-Z-]+: ([\d.]+)% \(total time", shown)]
+    expected = adversary.ensemble.history(adversary.result)
+    assert after == [round(100 * expected[name], 2) for name in THREE]
+    assert "warning: sparse-rs needs no gradient and broke" in shown
+    assert "max pixels changed: 12 of 12" in shown
+    adversary.verbose = False
+    adversary.run_standard_evaluation(x[:0], y[:0])
+    assert capsys.readouterr().out == ""
+
+
+class BreaksError(Exception):
+    """The end of a run."""
+
+
+class Fragile:
+    """An attack that fails the first time."""
+
+    def __init__(self, attack: Any) -> None:
+        self.attack, self.calls, self.name = attack, 0, attack.name
+
+    def __call__(self, *args: Any, **options: Any) -> sp.Result:
+        self.calls += 1
+        if self.calls == 1:
+            raise BreaksError
+        result: sp.Result = self.attack(*args, **options)
+        return result
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_resumed_run_ends_like_an_undisturbed_one(tmp_path: Path, as_text: bool) -> None:
+    model, x, y = problem()
+    first, second, third = SparseAutoAttack(sp.Budget(k=12), 3, 100).members
+    path = tmp_path / "state.json"
+    state = str(path) if as_text else path
+
+    def adversary(*attacks: Any) -> AutoAttack:
+        return AutoAttack(model, k=12, version="custom", attacks_to_run=attacks, **SHORT)
+
+    undisturbed = adversary(first, second, third)
+    expected = undisturbed.run_standard_evaluation(x, y)
+    fragile = Fragile(second)
+    once = Fragile(first)
+    once.calls = 1
+    with pytest.raises(BreaksError):
+        adversary(once, fragile, third).run_standard_evaluation(x, y, state_path=state)
+    assert json.loads(path.read_text())["finished"] == ["spgd-unprojected"]
+    resumed = adversary(once, fragile, third)
+    found = resumed.run_standard_evaluation(x, y, state_path=state, bs=5)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert once.calls == 2  # not run again
+    assert undisturbed.result is not None
+    assert resumed.result is not None
+    assert resumed.result.broken_by == undisturbed.result.broken_by
+    assert set(resumed.result.broken_by) == {*THREE, None}
+    assert torch.equal(resumed.result.steps, undisturbed.result.steps)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["state-3.safetensors", "state.json"]
+    again = adversary(once, fragile, third).run_standard_evaluation(x, y, state_path=state)
+    assert torch.equal(again, found)
+    assert (once.calls, fragile.calls) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 11}, "k is 12 there, 11 here"),
+        ({"seed": 3}, "seed is 0 there, 3 here"),
+        ({"eps": 0.5}, "eps is 1.0 there, 0.5 here"),
+        ({"steps": 4}, "attacks is .*steps=3.* there, .*steps=4"),
+        ({"pattern": sp.Features()}, r"pattern is Pixels\(\) .* there, Features\(\)"),
+        ({"version": "plus"}, "attacks is"),
+    ],
+)
+def test_the_state_of_another_evaluation_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    model, x, y = problem(3)
+    options = {"k": 12, **SHORT}
+    path = tmp_path / "state.json"
+    AutoAttack(model, **options).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(UnsupportedError, match=message):
+        AutoAttack(model, **options | change).run_standard_evaluation(x, y, state_path=path)
+
+
+def test_other_images_labels_and_weights_are_refused(tmp_path: Path) -> None:
+    model, x, y = problem(3)
+    path = tmp_path / "state.json"
+    AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
+    other = SmallConvNet(seed=1, dtype=torch.float64)
+    for net, data, labels, message in (
+        (model, x.flip(0), y, "images is"),
+        (model, x, y + 1, "images is"),
+        (other, x, y, "model is SmallConvNet"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            AutoAttack(net, k=12, **SHORT).run_standard_evaluation(data, labels % 5, state_path=path)
+
+
+def test_a_file_that_is_no_state_is_refused_and_kept(tmp_path: Path) -> None:
+    model, x, y = problem(2)
+    path = tmp_path / "state.json"
+    for text in ("{", "[]", '{"finished": []}'):
+        path.write_text(text)
+        with pytest.raises(SourceError, match="is no state of an evaluation"):
+            AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
+        assert path.read_text() == text
+
+
+def test_a_kill_between_the_two_files_leaves_the_older_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = problem(8)
+    path, real = tmp_path / "state.json", os.replace
+    expected = AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y)
+
+    def dying(source: Any, target: Any) -> None:
+        if Path(target) == path and path.exists():  # the second time that the JSON file is to be put in place
+            raise BreaksError
+        real(source, target)
+
+    monkeypatch.setattr("os.replace", dying)
+    with pytest.raises(BreaksError):
+        AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
+    monkeypatch.undo()
+    assert json.loads(path.read_text())["finished"] == THREE[:1]
+    found = AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_a_custom_ensemble_member_keeps_its_masks_image_by_image() -> None:
+    model, x, y = problem(6)
+    allowed = torch.rand(6, 12, 12, generator=torch.Generator().manual_seed(2)) < 0.5
+    member = sp.SparsePGD(replace(sp.Budget(k=12), allowed=allowed), steps=5)
+    adversary = AutoAttack(model, k=12, version="custom", attacks_to_run=[member], **SHORT)
+    x_adv = adversary.run_standard_evaluation(x, y, bs=1)
+    assert isinstance(x_adv, Tensor)
+    assert not bool(((x_adv != x).any(1) & ~allowed).any())
+    assert bool((x_adv != x).any())
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[2] / "examples" / "autoattack_dropin.py"
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "initial accuracy: " in done.stdout
+    assert re.search(r"^robust accuracy: \d+\.\d\d%$", done.stdout, re.MULTILINE)
+    assert "at most 20 pixels changed" in done.stdout

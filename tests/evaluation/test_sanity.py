@@ -1,0 +1,180 @@
+"""Each check speaks up where it should, and only there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd import zoo
+from sparsepgd.errors import LabelError
+from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.records import Row
+from sparsepgd.evaluation.sanity import compare, examine, review
+
+
+class Wrapped(nn.Module):
+    """A model with something done to its logits."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.model, self.change = SmallConvNet().eval(), change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(self.model(x))
+
+
+class OfTheBatch(nn.Module):
+    """Normalises with the statistics of the batch, also in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = SmallConvNet()
+        self.model.net[1] = nn.BatchNorm2d(8, track_running_stats=False)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+def codes(model, x: Tensor | None = None) -> list[str]:
+    x = images(20) if x is None else x
+    y = torch.arange(len(x)) % 5
+    return [notice.code for notice in examine(model, x, y).notices]
+
+
+def once_flat(logits: Tensor) -> Tensor:
+    return logits.round() + 0 * logits  # a staircase with a gradient of zero
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_sound_models_raise_no_notice(name: str) -> None:
+    x, y = zoo.bundled_images(40)
+    found = examine(zoo.load(name), x, y)
+    assert (found.classes, found.notices) == (10, ())
+    assert codes(SmallConvNet().eval()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (Wrapped(lambda logits: logits + torch.randn_like(logits)), "randomised"),
+        (Wrapped(lambda logits: logits.softmax(1)), "probabilities"),
+        (Wrapped(once_flat), "zero-gradient"),
+        (Wrapped(lambda logits: logits * 1e30), "zero-gradient"),
+        (Wrapped(lambda logits: logits - logits.mean(0)), "batch"),
+        (Wrapped(lambda logits: logits[: len(logits) // 2].mean() * 0 + logits), "batch"),
+        (OfTheBatch(), "batch"),
+        (SmallConvNet(), "training-mode"),
+        (nn.Sequential(SmallConvNet().eval(), nn.Dropout()), "training-mode"),
+    ],
+    ids=["noise", "softmax", "staircase", "saturated", "mean of the batch", "nan alone", "norm", "training", "dropout"],
+)
+def test_models_that_mislead_are_found(model: nn.Module, code: str) -> None:
+    training = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    assert codes(model) == [code]
+    assert [module.training for module in model.modules()] == training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_that_fails_on_one_image_is_found() -> None:
+    def picky(x: Tensor) -> Tensor:
+        if len(x) == 1:
+            raise ValueError("Expected more than 1 value per channel")
+        return x.flatten(1)[:, :5]
+
+    (notice,) = examine(picky, images(20), torch.zeros(20, dtype=torch.int64)).notices
+    assert notice.code == "batch"
+    assert "cannot be asked about one image alone (Expected more than 1 value" in notice.message
+
+
+def test_a_black_box_needs_no_gradient() -> None:
+    model = SmallConvNet().eval()
+    assert codes(lambda x: model(x).detach()) == []
+
+
+@pytest.mark.parametrize(
+    ("x", "found"),
+    [
+        (images(20) / 255, ["range"]),
+        (torch.zeros(20, 3, 12, 12), ["range"]),
+        (torch.full((20, 3, 12, 12), 0.5), ["range"]),
+        (images(20) * 0.1, []),
+    ],
+    ids=["divided twice", "black", "grey", "dark"],
+)
+def test_images_in_an_odd_range_are_found(x: Tensor, found: list[str]) -> None:
+    assert codes(SmallConvNet().eval(), x) == found
+
+
+def test_labels_that_are_no_classes_are_an_error() -> None:
+    with pytest.raises(LabelError, match="label 7 of image 1"):
+        examine(SmallConvNet().eval(), images(2), torch.tensor([0, 7]))
+
+
+def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None) -> list[Row]:
+    """So many images that the model got right and kept, got wrong, and lost to each attack."""
+    kinds = [(True, None)] * right + [(False, None)] * wrong
+    kinds += [(True, name) for name, count in (by or {}).items() for _ in range(count)]
+    numbers = dict.fromkeys(("label", "clean_prediction", "prediction", "l0", "groups", "steps"), 0)
+    return [
+        Row(
+            index=i,
+            clean_correct=clean,
+            fooled=by is not None,
+            broken_by=by,
+            forwards=1,
+            backwards=1,
+            loss=0,
+            **numbers,
+        )
+        for i, (clean, by) in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "classes", "found"),
+    [
+        (10, 90, 10, True),
+        (16, 84, 10, False),
+        (0, 50, 10, True),
+        (52, 48, 2, True),
+        (80, 20, 2, False),
+        (1, 4, 10, False),
+    ],
+)
+def test_accuracy_near_chance_is_found(right: int, wrong: int, classes: int, found: bool) -> None:
+    assert [notice.code for notice in review(rows(right, wrong), classes, "saa")] == ["chance"] * found
+
+
+@pytest.mark.parametrize(
+    ("attack", "by", "found"),
+    [
+        ("saa", {"spgd-unprojected": 10, "sparse-rs": 20}, True),
+        ("saa", {"spgd-unprojected": 10, "sparse-rs-2": 20}, True),
+        ("saa", {"spgd-unprojected": 30, "sparse-rs": 5}, False),
+        ("sparse-rs", {"sparse-rs": 30}, False),
+        ("spgd-projected", {"spgd-projected": 30}, False),
+    ],
+)
+def test_a_black_box_that_beats_the_gradient_is_found(attack: str, by: dict[str, int], found: bool) -> None:
+    notices = review(rows(100 - sum(by.values()), by=by), 10, attack)
+    assert [notice.code for notice in notices] == ["black-box-wins"] * found
+    if found:
+        assert "leaves 70.0% where the gradient attacks leave 90.0%" in notices[0].message
+        assert "trained against l0 attacks" in notices[0].message
+
+
+def test_attacks_are_compared_across_runs() -> None:
+    assert [notice.code for notice in compare({"spgd-projected": 0.8, "sparse-rs": 0.6})] == ["black-box-wins"]
+    assert compare({"spgd-projected": 0.8, "spgd-unprojected": 0.62, "sparse-rs": 0.6}) == ()
+    assert compare({"sparse-rs": 0.1}) == compare({"saa": 0.1}) == ()
+
+
+def test_notices_are_part_of_the_record() -> None:
+    model, x = Wrapped(lambda logits: logits.softmax(1)).eval(), images(12)
+    record = runs.run(None, sp.SparsePGD(sp.Budget(k=2), steps=2), model, (x, labelled(model, x)))
+    assert [notice.code for notice in record.warnings] == ["probabilities"]

@@ -1,0 +1,305 @@
+"""Sparse-AutoAttack: only survivors go on, what members found is kept row by row, and work adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import Linear, SmallConvNet, images, labelled
+from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
+from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets
+from sparsepgd.search.sparse_rs import SparseRS
+
+BUDGET = sp.Budget(k=12)
+THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")
+
+
+def small(**options: Any) -> SparseAutoAttack:
+    """Each member breaks a few of the images of `problem`, and none breaks all."""
+    return SparseAutoAttack(options.pop("budget", BUDGET), steps=3, queries=100, **options)
+
+
+def problem(count: int = 24, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor, Tensor]:
+    model, x = SmallConvNet(dtype=dtype).eval(), images(count, dtype=dtype)
+    return model, x, labelled(model, x)
+
+
+class Counting(nn.Module):
+    """Counts the images that the model is asked about."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.asked = model, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += len(x)
+        out: Tensor = self.model(x)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Spy:
+    """An attack that notes what it is called with."""
+
+    attack: Any
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"spy-{self.attack.name}"
+
+    def __call__(self, model: Any, x: Tensor, y: Tensor, **options: Any) -> sp.Result:
+        before = model.asked
+        result: sp.Result = self.attack(model, x, y, **options)
+        self.calls.append({"x": x, "result": result, "asked": model.asked - before, **options})
+        return result
+
+
+def test_the_members_are_the_papers_in_its_order() -> None:
+    ensemble = SparseAutoAttack(sp.Budget(k=20))
+    assert ensemble.name == "saa"
+    assert ensemble.names == THREE
+    first, second, third = ensemble.members
+    assert isinstance(first, sp.SparsePGD)
+    assert isinstance(second, sp.SparsePGD)
+    assert isinstance(third, SparseRS)
+    assert (first.steps, second.steps, third.queries, third.p_init, third.loss) == (10_000, 10_000, 10_000, 0.8, "ce")
+    assert ensemble.evaluations == 10_001 + 10_001 + 10_000
+    assert all(member.quantize for member in SparseAutoAttack(BUDGET, quantize=True).members)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Patches(2)], ids=repr)
+def test_it_finds_the_union_of_what_its_members_find_alone(pattern: sp.Pattern) -> None:
+    model, x, y = problem(dtype=torch.float64)
+    ensemble = small(budget=sp.Budget(k=12, pattern=pattern))
+    result = ensemble(model, x, y, seed=0)
+    alone = [member(model, x, y, seed=0) for member in ensemble.members]
+    assert 0 < result.robust_accuracy <= min(one.robust_accuracy for one in alone)
+    assert torch.equal(result.fooled, torch.stack([one.fooled for one in alone]).any(0))
+    for row, by in enumerate(result.broken_by):
+        found = [name for name, one in zip(THREE, alone, strict=True) if bool(one.fooled[row])]
+        assert by == (found[0] if found else None)
+        if by is not None:
+            assert torch.equal(result.x_adv[row], alone[THREE.index(by)].x_adv[row])
+    history = ensemble.history(result)
+    assert list(history) == ["clean", *THREE]
+    assert history["clean"] == 1
+    assert history["spgd-unprojected"] == alone[0].robust_accuracy
+    assert history["sparse-rs"] == result.robust_accuracy
+
+
+def test_more_than_one_member_is_needed_in_these_tests() -> None:
+    model, x, y = problem()
+    assert set(small()(model, x, y).broken_by) == {*THREE, None}
+
+
+def test_each_member_sees_the_survivors_only_with_their_numbers() -> None:
+    inner, x, y = problem()
+    y[5] = (y[5] + 1) % 5  # wrong from the start
+    model = Counting(inner)
+    spies = tuple(Spy(member) for member in small().members)
+    numbers = torch.arange(23, -1, -1)
+    result = small(attacks=spies)(model, x, y, seed=0, index=numbers)
+    alive = torch.arange(len(x)) != 5
+    for spy in spies:
+        (call,) = spy.calls
+        assert torch.equal(call["x"], x[alive])
+        assert torch.equal(call["index"], numbers[alive])
+        assert call["seed"] == 0
+        searched = int(call["result"].forwards.sum())
+        assert 0 < searched <= call["asked"] <= searched + 3 * int(alive.sum())  # clean, confirmed, verified
+        alive[alive.clone()] = ~call["result"].fooled
+    assert torch.equal(alive, result.robust)
+    assert result.broken_by[5] is None
+    assert int(result.forwards[5]) == 0
+
+
+def test_a_member_without_work_is_not_called() -> None:
+    model, x, y = problem(4)
+    sure = Spy(sp.SparsePGD(sp.Budget(k=100), steps=200))
+    idle = Spy(sp.SparsePGD(sp.Budget(k=100), steps=200))
+    result = SparseAutoAttack(sp.Budget(k=100), attacks=(sure, idle))(Counting(model), x, y)
+    assert result.robust_accuracy == 0
+    assert len(sure.calls) == 1
+    assert idle.calls == []
+
+
+def test_counters_are_sums_and_the_rest_is_of_the_last_member() -> None:
+    model, x, y = problem(dtype=torch.float64)
+    ensemble = small()
+    result = ensemble(model, x, y, seed=0)
+    alone = [member(model, x, y, seed=0) for member in ensemble.members]
+    for row, by in enumerate(result.broken_by):
+        worked = alone[: THREE.index(by) + 1] if by is not None else alone
+        for counter in ("steps", "forwards", "backwards"):
+            assert int(getattr(result, counter)[row]) == sum(int(getattr(one, counter)[row]) for one in worked)
+        for value in ("loss", "l0", "groups", "prediction", "x_adv"):
+            torch.testing.assert_close(getattr(result, value)[row], getattr(worked[-1], value)[row])
+    survivor = result.broken_by.index(None)
+    assert (int(result.steps[survivor]), int(result.forwards[survivor])) == (3 + 3 + 99, 4 + 4 + 100)
+    assert int(result.backwards[survivor]) == 8
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.permutations(range(9)), st.sampled_from([1, 2, 4, 9]), st.booleans())
+def test_batch_size_and_order_do_not_change_the_result(order: list[int], batch_size: int, structured: bool) -> None:
+    model, x, y = problem(9, torch.float64)
+    ensemble = small(budget=sp.Budget(k=12, pattern=sp.Patches(2)) if structured else BUDGET)
+    whole = ensemble(model, x, y, seed=3, batch_size=9)
+    pick = torch.tensor(order)
+    parts = ensemble(model, x[pick], y[pick], seed=3, batch_size=batch_size, index=pick)
+    assert parts.broken_by == tuple(whole.broken_by[row] for row in order)
+    assert torch.equal(parts.steps, whole.steps[pick])
+    torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
+
+
+def test_empty_wrong_and_single_batches_are_aligned() -> None:
+    model, x, y = problem(3)
+    empty = small(targeted=True)(model, x[:0], y[:0])
+    assert (len(empty), empty.x_adv.shape, empty.broken_by) == (0, (0, 3, 12, 12), ())
+    wrong = small()(model, x, (y + 1) % 5)
+    assert (wrong.clean_accuracy, wrong.robust_accuracy, wrong.broken_by) == (0, 0, (None,) * 3)
+    assert torch.equal(wrong.x_adv, x)
+    assert wrong.forwards.tolist() == [0, 0, 0]
+    whole = small()(model, x, y)
+    for row in range(3):
+        one = small()(model, x[row : row + 1], y[row : row + 1], index=torch.tensor([row]))
+        assert one.broken_by == whole.broken_by[row : row + 1]
+        assert one.x_adv.shape == (1, 3, 12, 12)
+
+
+def test_every_image_has_its_own_allowed_mask_in_every_member() -> None:
+    model, x, y = problem(12)
+    generator = torch.Generator().manual_seed(0)
+    allowed = torch.rand(12, 12, 12, generator=generator) < 0.6
+    ensemble = small(budget=sp.Budget(k=12, allowed=allowed), targeted=True)
+    result = ensemble(model, x, y)
+    changed = (result.x_adv != x).any(1)
+    assert not bool((changed & ~allowed).any())
+    assert 0 < int(result.fooled.sum()) < 12  # later members had some of the images only
+    assert bool(changed.flatten(1).any(1).all())
+    nested = SparseAutoAttack(ensemble.budget, attacks=(ensemble,))(model, x, y)
+    assert torch.equal(nested.x_adv, result.x_adv)
+
+
+def test_custom_attacks_run_in_the_given_order_under_distinct_names() -> None:
+    model, x, y = problem()
+    weak, strong = sp.SparsePGD(BUDGET, steps=1), sp.SparsePGD(BUDGET, steps=20)
+    ensemble = small(attacks=[weak, strong])
+    result = ensemble(model, x, y)
+    assert ensemble.names == ("spgd-unprojected", "spgd-unprojected-2")
+    early, late = weak(model, x, y).fooled, strong(model, x, y).fooled
+    assert bool((late & ~early).any())
+    for row, by in enumerate(result.broken_by):
+        assert (by == ensemble.names[0]) == bool(early[row])
+        assert (by == ensemble.names[1]) == bool(late[row] & ~early[row])
+
+
+def test_targeted_members_try_the_likeliest_wrong_classes_and_take_any_wrong_answer() -> None:
+    model, x, y = problem()
+    ensemble = small(targeted=True)
+    assert ensemble.names == (*THREE, "spgd-unprojected-targeted", "spgd-projected-targeted")
+    plain, more = small()(model, x, y), ensemble(model, x, y)
+    assert more.robust_accuracy <= plain.robust_accuracy
+    with torch.no_grad():
+        said, clean = model(more.x_adv).argmax(1), model(x)
+    assert torch.equal(more.fooled, said != y)
+
+    led = TopTargets(sp.SparsePGD(BUDGET, steps=3))
+    fooled = torch.zeros(len(x), dtype=torch.bool)
+    for rank in range(1, 5):  # five classes: four are wrong
+        target = clean.argsort(1, descending=True)[:, rank]
+        fooled |= led.attack(model, x, y, goal=sp.Targeted(target, accept="any")).fooled
+    result = led(model, x, y)
+    assert torch.equal(result.fooled, fooled)
+    assert bool(fooled.any())
+    assert set(result.forwards[~fooled].tolist()) == {4 * 4}
+    assert led.evaluations == 9 * 4
+
+
+def test_two_classes_leave_one_target() -> None:
+    weight = torch.zeros(1, 4, 4)
+    weight[0, 1, 2] = 1.0
+    result = TopTargets(sp.SparsePGD(sp.Budget(k=1), steps=40))(
+        Linear(weight, -0.5), torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64)
+    )
+    assert result.fooled.tolist() == [True, True]
+
+
+def test_progress_grows_to_the_end_of_the_cascade() -> None:
+    model, x, y = problem()
+    seen: list[tuple[int, int, int]] = []
+    result = small(targeted=True)(model, x, y, progress=lambda *now: seen.append(now))
+    done, total, fooled = zip(*seen, strict=True)
+    assert list(done) == sorted(done)
+    assert set(total) == {len(x) * small(targeted=True).evaluations}
+    assert done[-1] == total[-1]
+    assert list(fooled) == sorted(fooled)
+    assert fooled[-1] == int(result.fooled.sum())
+
+
+def test_the_model_is_given_back_as_it_was_also_after_an_error() -> None:
+    model, x, y = problem(4)
+    model.train()
+    small()(model, x, y)
+    assert model.training
+
+    class Failing:
+        name = "failing"
+
+        def __call__(self, *args: Any, **options: Any) -> sp.Result:
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        small(attacks=(Failing(),))(model, x, y)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_targeted_goals_are_refused_with_advice() -> None:
+    model, x, y = problem(2)
+    with pytest.raises(UnsupportedError, match=r"goal=Targeted.*use SparsePGD\(budget\).*targeted=True"):
+        small()(model, x, y, goal=sp.Targeted((y + 1) % 5))
+    assert len(small()(model, x, y, goal=sp.Untargeted())) == 2
+
+
+@pytest.mark.parametrize(
+    ("attacks", "options", "error", "message"),
+    [
+        ((), {}, UnsupportedError, r"attacks=\(\) is empty; name at least one"),
+        ((sp.SparsePGD(sp.Budget(k=99)),), {}, BudgetError, r"has Budget\(k=99, .* the ensemble Budget\(k=12"),
+        ((sp.SparsePGD(sp.Budget(k=12, pattern=sp.Rows())),), {}, BudgetError, "give both the same budget"),
+        ((sp.SparsePGD(BUDGET),), {"quantize": True}, UnsupportedError, "give it quantize=True as well"),
+    ],
+)
+def test_members_may_not_do_more_than_the_ensemble(
+    attacks: tuple[Member, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        small(attacks=attacks, **options)
+
+
+def test_a_member_may_not_ignore_the_mask_of_the_ensemble() -> None:
+    mask = torch.arange(144).view(12, 12) < 70
+    masked = dataclasses.replace(BUDGET, allowed=mask)
+    small(budget=masked, attacks=(sp.SparsePGD(dataclasses.replace(BUDGET, allowed=mask.clone())),))
+    with pytest.raises(BudgetError, match="give both the same budget"):
+        small(budget=masked, attacks=(sp.SparsePGD(BUDGET),))
+
+
+def test_unusable_input_is_refused_before_anything_runs() -> None:
+    model, x, y = problem(3)
+    with pytest.raises(ShapeError, match="index of shape"):
+        small()(model, x, y, index=torch.arange(2))
+    with pytest.raises(LabelError, match="label 7 of image 0"):
+        small()(model, x, y * 0 + 7)
+    with pytest.raises(BudgetError, match="use k <= 144"):
+        small(budget=sp.Budget(k=200))(model, x[:0], y[:0])

@@ -1,0 +1,55 @@
+"""What README promises is there: its figures are those of the records, its example runs, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_results_are_those_of_the_records() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/readme.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python benchmarks/readme.py"
+
+
+def test_the_example_runs_as_printed() -> None:
+    example = re.search(r"```python\n(import sparsepgd.*?)```", README, re.S)
+    assert example is not None
+    code = example[1].replace("bundled_images(100)", "bundled_images(8)").replace("steps=100", "steps=5")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "robust" in done.stdout
+
+
+def test_every_budget_of_the_readme_can_be_made() -> None:
+    import torch
+
+    import sparsepgd as sp
+
+    lines = re.findall(r"^(sp\.Budget\(.*?\)) +#", README, re.M)
+    assert len(lines) == 6
+    for line in lines:
+        budget = eval(line, {"sp": sp, "mask": torch.ones(64, 64, dtype=torch.bool)})
+        budget.resolve((3, 64, 64))
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+def test_links_lead_to_files(page: str) -> None:
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
+    assert [link for link in links if not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    if example.name == "gallery.py":
+        pytest.skip("makes the picture of the README; half a minute")
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
