@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,23 +13,30 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 import sparsepgd
-from sparsepgd import options, zoo
+from sparsepgd import options, tables, zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
-from sparsepgd.evaluation import runs, sanity
+from sparsepgd.evaluation import figures, runs, sanity
 from sparsepgd.evaluation.chunks import Attacker
+from sparsepgd.evaluation.curves import Smallest
+from sparsepgd.evaluation.distributed import Workers, joined
+from sparsepgd.evaluation.folders import load
 from sparsepgd.evaluation.records import Notice, Record
 from sparsepgd.evaluation.sources import Source, load_data, load_image, load_model, save_image
-from sparsepgd.evaluation.summary import Summary
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search.loop import Progress as Report
 from sparsepgd.threat import Budget
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=sparsepgd.__doc__)
-out, err = Console(), Console(stderr=True)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # letter:A:60 is no emoji
+    help=sparsepgd.__doc__,
+)
+out, err = Console(emoji=False), Console(stderr=True, emoji=False)
 
 Model = Annotated[list[str] | None, typer.Option(help="zoo:NAME or FILE.py:FACTORY; may be given several times.")]
 K = Annotated[int, typer.Option(help="How many pixels, or groups of the pattern, may change.")]
@@ -45,6 +51,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 @app.command()
+@joined()
 def evaluate(
     model: Model = None,
     data: Annotated[str, typer.Option(help="bundled, npz:FILE with arrays x and y, or folder:DIR.")] = "bundled",
@@ -57,32 +64,57 @@ def evaluate(
     steps: Steps = 60,
     queries: Queries = 1000,
     seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
+    k_curve: Annotated[bool, typer.Option("--k-curve", help="The smallest k up to --k for each image.")] = False,
     batch_size: Annotated[int | None, typer.Option(help="Images at work at a time.")] = None,
-    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for the records; run again to go on.")] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the records, runs/... if left out; run again to go on.")
+    ] = None,
+    save: Annotated[bool, typer.Option(help="Write records at all.")] = True,
     chunk: Annotated[int | None, typer.Option(help="Images between two writes to --out.")] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Clean and robust accuracy. Without arguments: the shipped models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
-    searches = options.attacks(attack, budget, steps, queries)
+    searches: list[Attacker] = list(options.attacks(attack, budget, steps, queries))
+    titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
+    if k_curve:
+        searches = [Smallest(search, budget) for search in searches]
     sources = [load_model(name) for name in model or [f"zoo:{name}" for name in zoo.names()]]
-    place = _device(device)
+    if save and out_dir is None:
+        words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
+        out_dir = Path("runs") / options.run_name(attack, pattern, k, words)
+    workers = Workers.here()
+    out.quiet = not workers.first
+    place = _device(device or workers.device)
     x, y = (tensor.to(place) for tensor in load_data(data, n, size or sources[0].size))
-    go = partial(runs.run, data=(x, y), seed=seed, chunk=chunk, batch_size=batch_size)
-    folders = runs.folders(out_dir, [source.name for source in sources], [search.name for search in searches])
-    robust: list[dict[str, float]] = [{} for _ in sources]
-    caption = f"{len(x)} images of {data}, seed {seed}, {place}; pixels and steps: median of the fooled"
-    for search, places in zip(searches, folders, strict=True):
-        title = f"{search.name}, {options.length(search)}, {budget}"
-        records = [_run(go, search, source, at, data, place, quiet) for source, at in zip(sources, places, strict=True)]
-        _show(title, caption, sources, records)
-        for known, record in zip(robust, records, strict=True):
-            known[search.name] = record.robust_accuracy
-    for source, known in zip(sources, robust, strict=True):
-        _say(source.name, sanity.compare(known))
+    found: list[list[list[Record]]] = []  # by seed, attack, model
+    known = out_dir is not None
+    for number in range(seed, seed + seeds):
+        base = out_dir / f"seed-{number}" if out_dir is not None and seeds > 1 else out_dir
+        folders = runs.folders(base, [source.name for source in sources], [search.name for search in searches])
+        go = partial(runs.run, data=(x, y), seed=number, chunk=chunk, batch_size=batch_size, workers=workers)
+        caption = f"{len(x)} images of {data}, seed {number}, {place}; pixels and steps: median of the fooled"
+        found.append([])
+        for search, title, places in zip(searches, titles, folders, strict=True):
+            known &= all(at is not None and (at / "run.json").is_file() for at in places)
+            pairs = zip(sources, places, strict=True)
+            records = [_run(go, search, source, at, data, place, quiet) for source, at in pairs]
+            found[-1].append(records)
+            _show(title, caption, sources, records)
+            _curves(sources, records, places if workers.first else [], k if k_curve else None)
+        for i, source in enumerate(sources):
+            robust = {s.name: rs[i].robust_accuracy for s, rs in zip(searches, found[-1], strict=True)}
+            _say(source.name, sanity.compare(robust))
+    if seeds > 1:
+        for j, title in enumerate(titles):
+            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(sources)]
+            out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     if out_dir is not None:
         out.print(f"records in {out_dir}", soft_wrap=True)
+        if known:
+            out.print("this run was finished before and only read; delete the folder to run it again")
 
 
 @app.command()
@@ -133,18 +165,25 @@ def attack(
     raise typer.Exit(1)
 
 
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A folder with run.json and adversarial.safetensors.")],
+    model: Annotated[str, typer.Option(help="The model of the run: zoo:NAME or FILE.py:FACTORY.")],
+    device: Device = None,
+) -> None:
+    """Check every success of a finished run again, from its files and the model alone."""
+    place = _device(device)
+    reported = sum(row.fooled for row in load(folder).rows)
+    held = runs.recheck(folder, load_model(model).model.to(place), device=place)
+    out.print(f"{held} of {reported} reported successes hold")
+    if held < reported:
+        raise typer.Exit(1)
+
+
 @app.command("zoo")
 def list_zoo() -> None:
     """The shipped models, with measured accuracy."""
-    table = Table(title="shipped models", title_justify="left")
-    for column in ("model", "parameters", "clean", "robust", "trained by"):
-        table.add_column(column, justify="right" if column in ("parameters", "clean") else "left")
-    for name in zoo.names():
-        card = zoo.card(name)
-        robust = "\n".join(f"{value:.1%} {attack}" for attack, value in card.robust_accuracy.items())
-        trained = f"{card.method}, {card.epochs} epochs"
-        table.add_row(name, f"{card.parameters:,}", f"{card.clean_accuracy:.1%}", robust, trained)
-    out.print(table)
+    out.print(tables.models([zoo.card(name) for name in zoo.names()]))
 
 
 def _run(
@@ -169,9 +208,19 @@ def _run(
 
 def _show(title: str, caption: str, sources: Sequence[Source], records: Sequence[Record]) -> None:
     named = [(source.name, record) for source, record in zip(sources, records, strict=True)]
-    out.print(_table([(name, record.summary()) for name, record in named], title, caption))
+    out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
     for name, record in named:
         _say(name, record.warnings)
+
+
+def _curves(sources: Sequence[Source], records: Sequence[Record], places: Sequence[Path | None], k: int | None) -> None:
+    """The curve over k as a table, and all curves as a picture beside the record."""
+    if k is not None:
+        named = [(source.name, record) for source, record in zip(sources, records, strict=True)]
+        out.print(tables.over_k(named, k, "robust accuracy over k"))
+    for source, record, folder in zip(sources, records, places, strict=False):
+        if folder is not None and record.finished:
+            figures.draw(record, folder, source.name, k)
 
 
 def _say(name: str, notices: Sequence[Notice]) -> None:
@@ -190,23 +239,6 @@ def _answer(source: Source, probabilities: torch.Tensor) -> str:
     return f"{source.class_name(best)} ({float(probabilities[best]):.1%})"
 
 
-def _table(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for column in ("model", "clean", "robust", "95 %", "pixels", "steps", "time"):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-    for name, row in rows:
-        table.add_row(
-            name,
-            f"{row.clean_accuracy:.1%}",
-            f"{row.robust_accuracy:.1%}",
-            f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
-            "-" if math.isnan(row.median_l0) else f"{row.median_l0:.0f}",
-            "-" if math.isnan(row.median_steps) else f"{row.median_steps:.0f}",
-            f"{row.seconds:.1f} s",
-        )
-    return table
-
-
 def _device(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -222,7 +254,7 @@ def _device(name: str | None) -> torch.device:
 def _progress(title: str, quiet: bool) -> Iterator[Report]:
     """A bar on stderr that vanishes; nothing at all when stderr is no terminal."""
     columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[fooled]} fooled"), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+    with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as bar:
         task = bar.add_task(title, total=None, fooled=0)
         yield lambda done, total, fooled: bar.update(task, completed=done, total=total, fooled=fooled)
 

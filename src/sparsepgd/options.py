@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -72,7 +74,13 @@ def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> li
     return [attack(name, budget, steps, queries=queries) for name in words]
 
 
-def length(search: Attack[Any] | SparseAutoAttack) -> str:
+def length(search: object) -> str:
     """``100 steps``, ``1000 queries`` or both."""
     counts = {unit: getattr(search, unit, None) for unit in ("steps", "queries")}
     return ", ".join(f"{count} {unit}" for unit, count in counts.items() if count is not None)
+
+
+def run_name(attack: str, pattern: str, k: int, words: tuple[object, ...]) -> str:
+    """A folder's name for these words of the command line: the same words, the same folder."""
+    digest = hashlib.sha256(repr(words).encode()).hexdigest()[:8]
+    return re.sub(r"[^\w.,-]+", "-", f"{attack}-{pattern}-k{k}-{digest}")

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+from dataclasses import FrozenInstanceError
 from importlib.resources import files
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save
 
 from sparsepgd import zoo
@@ -84,8 +84,9 @@ def test_changed_weights_are_refused(tmp_path, network):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy: .*; make it again"),
-        ({"surprise": 1}, "one.json is no card: surprise: "),
+        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy is 25, .*; make it again"),
+        ({"surprise": 1}, "one.json is no card: .*unexpected keyword argument 'surprise'"),
+        ({"seed": "one"}, "one.json is no card: seed is 'one', expected int"),
         (
             {"architecture": "vgg"},
             "needs the architecture 'vgg'; known are preact_resnet18, small_preact_resnet",
@@ -104,13 +105,13 @@ def test_a_wrong_card_is_refused(tmp_path, network, changes, message):
 def test_a_card_that_is_not_json(tmp_path, network):
     add_model(tmp_path, "one", network)
     (tmp_path / "one.json").write_text("{")
-    with pytest.raises(SourceError, match=r"one.json is no card: .*Invalid JSON"):
+    with pytest.raises(SourceError, match=r"one.json is no card: Expecting property name"):
         zoo.card("one", tmp_path)
 
 
 def test_a_card_cannot_be_changed(tmp_path, network):
     add_model(tmp_path, "one", network)
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         zoo.card("one", tmp_path).seed = 1
 
 

@@ -86,9 +86,12 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
     rows = _rows(result, task.y[start:stop], start)
     chunk = Chunk(run=run_id, images="", part=part, rows=rows, warnings=tuple(_kept(caught, part)))
-    x_adv = result.x_adv
-    stored = (x_adv.double() * LEVELS).round().to(torch.uint8) if task.quantize else x_adv
-    return chunk, stored.cpu().contiguous()
+    return chunk, _stored(result.x_adv, task.quantize)
+
+
+def _stored(x: Tensor, quantize: bool) -> Tensor:
+    """Images as they are written: the levels of 8-bit images, others as they are."""
+    return ((x.double() * LEVELS).round().to(torch.uint8) if quantize else x).cpu().contiguous()
 
 
 def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]:
@@ -125,8 +128,8 @@ def _rows(result: Result, y: Tensor, start: int) -> tuple[Row, ...]:
 
 
 def image_file(task: Task, parts: list[Tensor]) -> bytes:
-    """The content of adversarial.safetensors."""
-    tensors = {"x_adv": torch.cat(parts), "y": task.y.cpu()}
+    """The content of adversarial.safetensors: enough to check every claim without anything else but the model."""
+    tensors = {"x": _stored(task.x, task.quantize), "x_adv": torch.cat(parts), "y": task.y.cpu()}
     if task.allowed is not None:
         tensors["allowed"] = task.allowed.cpu().contiguous()
     return save_tensors(tensors)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,40 +16,60 @@ from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result
 from sparsepgd.problem.checks import check_images
 from sparsepgd.problem.oracle import Model
-from sparsepgd.search.ensemble import Member, for_rows, rebudget
+from sparsepgd.search.ensemble import Member, for_rows, merge, rebudget
 from sparsepgd.threat import Budget
 
+if TYPE_CHECKING:
+    from sparsepgd.evaluation.records import Record
+
+Steps: TypeAlias = "Result | Record"  # both say for each image whether it was fooled, and after how many steps
 SHORTEST = 10  # the paper's histograms count all that took fewer steps as this many
 
 
-def accuracy_over_steps(result: Result) -> tuple[Tensor, Tensor]:
+def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
     """(steps, robust accuracy after that many), exact: one point wherever it changes, and both ends.
 
     What an attack with early stopping would have reached with fewer steps, since a shorter run is the
     beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
     queries: constant_schedule=True or rescale=False). Of an ensemble: over the steps of all members together.
     """
-    broken = result.steps[result.fooled]
-    most = result.steps.amax()[None] if len(result) else result.steps
+    taken, fooled, right = _columns(result, "steps", "fooled", "clean_correct")
+    broken = taken[fooled > 0]
+    most = taken.amax()[None] if len(taken) else taken
     steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))
-    still = broken.sort().values
-    lost = torch.searchsorted(still, steps, right=True)
-    clean = result.clean_correct.sum()
-    return steps, (clean - lost).double() / max(len(result), 1)
+    lost = torch.searchsorted(broken.sort().values, steps, right=True)
+    return steps, (right.sum() - lost).double() / max(len(taken), 1)
 
 
-def steps_histogram(result: Result, bins: int = 20) -> tuple[Tensor, Tensor]:
+def steps_histogram(result: Steps, bins: int = 20) -> tuple[Tensor, Tensor]:
     """(edges (bins + 1,), counts (bins,)) of the steps until success, over log-spaced bins from 10 on.
 
     Images fooled in fewer than ten steps are in the first bin, as in the paper's figure.
     """
     if bins < 1:
         raise UnsupportedError(f"bins={bins}; use at least one")
-    steps = result.steps[result.fooled].double().clamp(min=SHORTEST)
-    top = max(float(result.steps.max()) if len(result) else 0.0, SHORTEST + 1.0)
+    taken, fooled = _columns(result, "steps", "fooled")
+    steps = taken[fooled > 0].double().clamp(min=SHORTEST)
+    top = max(float(taken.max()) if len(taken) else 0.0, SHORTEST + 1.0)
     edges = torch.logspace(math.log10(SHORTEST), math.log10(top), bins + 1, dtype=torch.float64, device=steps.device)
     place = torch.bucketize(steps, edges[1:-1].contiguous(), right=True)  # [edge, next edge), the last one closed
     return edges, torch.bincount(place, minlength=bins)
+
+
+def accuracy_over_k(result: Steps, k_max: int) -> tuple[Tensor, Tensor]:
+    """(k, robust accuracy against k groups) for k = 0 to k_max, from a run of `Smallest`."""
+    groups, fooled, right = _columns(result, "groups", "fooled", "clean_correct")
+    ks = torch.arange(k_max + 1)
+    needed = groups[(fooled > 0) & (right > 0)].sort().values.cpu()
+    lost = torch.searchsorted(needed, ks, right=True)
+    return ks, (right.sum().cpu() - lost).double() / max(len(groups), 1)
+
+
+def _columns(result: Steps, *names: str) -> list[Tensor]:
+    """Columns of a result or of a record, (B,) int64 each."""
+    if isinstance(result, Result):
+        return [getattr(result, name).long() for name in names]
+    return [torch.tensor([getattr(row, name) for row in result.rows], dtype=torch.int64) for name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +79,11 @@ class SmallestK:
     k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
     x_adv: Tensor  # (B, C, H, W), verified within k; the clean image where k is 0 or k_max + 1
     ks: tuple[int, ...]  # the values of k that were considered
-    forwards: Tensor  # (B,) int64, forward passes of all attacks
+    result: Result  # the outcome for each image at its k; counters are sums over all attacks
+
+    @property
+    def forwards(self) -> Tensor:
+        return self.result.forwards
 
     @property
     def k_max(self) -> int:
@@ -105,16 +129,37 @@ def smallest_k(
     ladder = _ladder(ks, getattr(attack, "budget", None), (x.shape[1], x.shape[2], x.shape[3]))
     options = {"seed": seed, "logits": logits, "batch_size": batch_size}
     numbers = torch.arange(len(x), device=x.device) if index is None else index.to(x.device)
-    search = _Bisection(ladder, x.detach().clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device))
+    search = _Bisection(ladder, x.detach().clone())
     stride = 1 << (len(ladder).bit_length() - 1)
     while stride:
         for place in range(stride, len(ladder) + 1, 2 * stride):
             rows = search.open_at(place)
-            if len(rows) or search.clean is None:
+            if len(rows) or search.result is None:
                 member = for_rows(_with_k(attack, ladder[place - 1]), rows)
                 search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
         stride //= 2
     return search.outcome()
+
+
+@dataclass(frozen=True, eq=False)
+class Smallest:
+    """An attack that looks for the smallest k up to that of its budget: `Result.groups` is what was found."""
+
+    attack: Member
+    budget: Budget
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}-smallest-k"
+
+    @property
+    def quantize(self) -> bool:
+        return bool(getattr(self.attack, "quantize", False))
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, progress: object = None, **options: Any) -> Result:
+        found = smallest_k(self.attack, model, x, y, self.budget.k, **options).result
+        names = tuple(self.name if one else None for one in found.fooled.tolist())
+        return dataclasses.replace(found, broken_by=names)
 
 
 @dataclass(eq=False)
@@ -122,34 +167,34 @@ class _Bisection:
     """Places in the ladder count from 1: `failed` is the largest that failed, `worked` the smallest that worked."""
 
     ladder: tuple[int, ...]
-    x_adv: Tensor
-    forwards: Tensor
-    clean: Tensor | None = None  # (B,) bool, right on the clean image
+    x: Tensor
+    result: Result | None = None  # of the first call, which is for all images, then the best of all
 
     def __post_init__(self) -> None:
-        self.failed = torch.zeros_like(self.forwards)
-        self.worked = torch.full_like(self.forwards, len(self.ladder) + 1)
+        self.failed = torch.zeros(len(self.x), dtype=torch.int64, device=self.x.device)
+        self.worked = torch.full_like(self.failed, len(self.ladder) + 1)
 
     def open_at(self, place: int) -> Tensor:
         """The images for which this place is not decided."""
         undecided = (self.failed < place) & (place < self.worked)
-        return (undecided if self.clean is None else undecided & self.clean).nonzero()[:, 0]
+        return (undecided if self.result is None else undecided & self.result.clean_correct).nonzero()[:, 0]
 
     def learn(self, place: int, rows: Tensor, result: Result) -> None:
-        if self.clean is None:  # the first call is for all images
-            self.clean = result.clean_correct
-        self.forwards[rows] += result.forwards
-        won, lost = rows[result.fooled], rows[~result.fooled]
-        needed = torch.searchsorted(torch.tensor(self.ladder, device=rows.device), result.groups[result.fooled]) + 1
-        self.worked[won] = needed.clamp(max=place)
-        self.x_adv[won] = result.x_adv[result.fooled]
-        self.failed[lost] = place
+        won = result.fooled
+        needed = torch.searchsorted(torch.tensor(self.ladder, device=rows.device), result.groups[won]) + 1
+        self.worked[rows[won]] = needed.clamp(max=place)
+        self.failed[rows[~won]] = place
+        if self.result is None:
+            self.result = result
+        else:
+            self.result = merge(self.result, rows, result, "", only_fooled=True)
 
     def outcome(self) -> SmallestK:
-        assert self.clean is not None
+        assert self.result is not None
         values = torch.tensor([*self.ladder, self.ladder[-1] + 1], device=self.worked.device)
-        k = torch.where(self.clean, values[self.worked - 1], 0)
-        return SmallestK(k, self.x_adv, self.ladder, self.forwards)
+        k = torch.where(self.result.clean_correct, values[self.worked - 1], 0)
+        fooled = self.result.fooled[:, None, None, None]
+        return SmallestK(k, torch.where(fooled, self.result.x_adv, self.x), self.ladder, self.result)
 
 
 def _with_k(attack: Member, k: int) -> Member:

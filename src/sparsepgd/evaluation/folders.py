@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
+LAG = 60.0  # seconds after which a network file system shows what others have written
 
 
 def load(folder: str | Path) -> Record:
@@ -117,6 +119,12 @@ class Folder:
     def images_done(self) -> int:
         ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
         return sum(int(stop) - int(start) for start, stop in ranges)
+
+    def wait_for(self, images: int) -> None:
+        """Until the chunks that others have written are seen here, but no longer than `LAG`."""
+        late = time.monotonic() + LAG
+        while self.images_done() < images and time.monotonic() < late:
+            time.sleep(0.1)
 
     def _file(self, chunk: Chunk, kind: str) -> Path:
         return self.partial / f"{chunk.part.start:06d}-{chunk.part.stop:06d}.{kind}"

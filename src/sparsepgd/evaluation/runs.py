@@ -2,6 +2,8 @@
 
 Each chunk is attacked under the numbers of its images, so that the random numbers of an image are its own. What is
 left of the chunks' influence is round-off: a model may answer differently in the last bit in a batch of another size.
+Several workers take turns at the chunks, so that for them too the result is that of one process: to the bit if `chunk`
+and `batch_size` are given and the same, for then every image sits in the same batch, whoever attacks it.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import identity, sanity
-from sparsepgd.evaluation.chunks import Attacker, Task, attack_chunk, decoded, image_file
+from sparsepgd.evaluation.chunks import FINE, Attacker, Task, attack_chunk, decoded, image_file
+from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
 from sparsepgd.evaluation.records import Chunk, Head, Notice, Record
 from sparsepgd.evaluation.summary import wilson
@@ -26,9 +30,10 @@ from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.problem.verify import verify
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import Budget
+from sparsepgd.threat import LEVELS, Budget
 
 CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
+ALONE = Workers()
 
 
 def run(
@@ -43,6 +48,7 @@ def run(
     batch_size: int | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
+    workers: Workers = ALONE,
 ) -> Record:
     """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
 
@@ -50,35 +56,46 @@ def run(
     "data": ...} and others; together with the hyper-parameters, the seed and the sha256 of weights and images
     they tell runs apart, and a folder with another run is refused. `chunk`: images between two writes.
     `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
+    `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
+    see. Only the first reports progress: the place it has come to, and until the end only its own successes.
     """
     check_images(data[0], bool(getattr(attack, "quantize", False)))
     x, y = data[0].detach(), check_labels(data[1], data[0])
-    size = _chunk_size(x, chunk)
-    task = Task(attack, model, x, y, seed, batch_size, progress)
+    size = _chunk_size(x, chunk, workers.world)
+    task = Task(attack, model, x, y, seed, batch_size, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
+    if folder is None and workers.world > 1:
+        raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
     if folder is None:
         head = _head(task, configuration)
         return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], attack.name, "")
     place = Folder(folder)
-    with place.held():
-        found = _found(place, configuration)
-        if isinstance(found, Record):
-            return found
-        if found is None:
-            found = _head(task, configuration)
-            place.begin(found)
-        return _go_on(place, task, found, size, stop)
+    with place.held() if workers.first else nullcontext():
+        found = workers.share(lambda: _opened(place, task, configuration))
+        if other := identity.differences(found.configuration, configuration):
+            raise UnsupportedError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
+        return found if isinstance(found, Record) else _go_on(place, task, found, size, stop, workers)
 
 
 def recheck(
-    folder: str | Path, model: Model, data: tuple[Tensor, Tensor], *, budget: Budget | None = None, batch_size: int = 64
+    folder: str | Path,
+    model: Model,
+    data: tuple[Tensor, Tensor] | None = None,
+    *,
+    budget: Budget | None = None,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
 ) -> int:
     """How many of the successes that the record reports hold: read from the files, and verified afresh.
 
-    All of them should. `budget`: only for patterns of your own, which a record cannot build again.
+    All of them should. `data`: the clean images and labels; left out, those in the folder, on `device`.
+    `budget`: only for patterns of your own, which a record cannot build again.
     """
     record, tensors = load(folder), load_adversarial(folder)
-    x, y = data[0], check_labels(data[1], data[0])
+    x, y = data or (tensors["x"].to(device), tensors["y"].to(device))
+    if x.dtype == torch.uint8:
+        x = x.float() / LEVELS
+    y = check_labels(y, x)
     _same("model.sha256", record.configuration["model"]["sha256"], identity.model_digest(model))
     _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
     fooled = torch.tensor([row.fooled for row in record.rows], device=x.device)
@@ -110,12 +127,13 @@ def _unique(words: Sequence[str]) -> list[str]:
     return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
 
 
-def _chunk_size(x: Tensor, chunk: int | None) -> int:
+def _chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
+    """Left to us, a chunk is so short that there is one for every worker."""
     if not len(x):
         raise SourceError("no images to attack; use at least one")
     if chunk is not None and chunk < 1:
         raise UnsupportedError(f"chunk={chunk}; use at least 1 image")
-    return chunk or (CHUNK if x.device.type == "cpu" else CHUNK_ON_DEVICE)
+    return chunk or min(CHUNK if x.device.type == "cpu" else CHUNK_ON_DEVICE, -(-len(x) // world))
 
 
 def _head(task: Task, configuration: identity.Plain) -> Head:
@@ -127,6 +145,15 @@ def _head(task: Task, configuration: identity.Plain) -> Head:
         classes=found.classes,
         warnings=found.notices,
     )
+
+
+def _opened(place: Folder, task: Task, configuration: identity.Plain) -> Head:
+    """The run in the folder, a Record if it is finished; begun if there is none."""
+    found = _found(place, configuration)
+    if found is None:
+        found = _head(task, configuration)
+        place.begin(found)
+    return found
 
 
 def _found(place: Folder, configuration: identity.Plain) -> Head | None:
@@ -142,26 +169,53 @@ def _found(place: Folder, configuration: identity.Plain) -> Head | None:
     )
 
 
-def _go_on(place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None) -> Record:
-    head = _mixed(head, identity.environment(task.x.device))
+def _go_on(
+    place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
+) -> Record:
+    head = _mixed(head, workers.gather(identity.environment(task.x.device)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
-    done = place.chunks(run_id)
-    for start, end in _missing(done, len(task.x), size):
-        if stop is not None and stop():
-            done.sort(key=lambda chunk: chunk.part.start)
-            return _record(head, done, task.attack.name, "", finished=False)
-        made, images = attack_chunk(task, run_id, start, end, sum(_fooled(chunk) for chunk in done))
-        done.append(place.add(made, {"x_adv": images}))
-    done.sort(key=lambda chunk: chunk.part.start)
+    fooled, missing = workers.share(lambda: _plan(place.chunks(run_id), len(task.x), size))
+    stopped = False
+    for start, end in missing[workers.rank :: workers.world]:
+        stopped = stop is not None and stop()
+        if stopped:
+            break
+        made, images = attack_chunk(task, run_id, start, end, fooled)
+        fooled += _fooled(place.add(made, {"x_adv": images}))
+    stopped = any(workers.gather(stopped))
+    return workers.share(lambda: _merged(place, task, head, run_id, stopped))
+
+
+def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int, int]]]:
+    """How many images are fooled by now, and what is to be attacked."""
+    return sum(map(_fooled, done)), list(_missing(done, n, size))
+
+
+def _merged(place: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
+    """All chunks in the folder as one record; they are given up if nothing is missing."""
+    if not stopped:
+        place.wait_for(len(task.x))
+    done = sorted(place.chunks(run_id), key=lambda chunk: chunk.part.start)
+    missing = next(_missing(done, len(task.x), len(task.x)), None)
+    if missing is not None and stopped:
+        return _record(head, done, task.attack.name, "", finished=False)
+    if missing is not None:
+        raise SparsePGDError(
+            f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {place.path}; "
+            "let --out be a folder that all workers see, and run the same again"
+        )
     data = image_file(task, [place.images(chunk)["x_adv"] for chunk in done])
     record = _record(head, done, task.attack.name, sha256(data))
     place.finish(record, data)
+    if task.progress is not None:
+        task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
     return record
 
 
-def _mixed(head: Head, now: dict[str, str]) -> Head:
-    """Another version or device gives other round-off: allowed, but said."""
-    other = identity.differences(head.environment, now)
+def _mixed(head: Head, now: Sequence[dict[str, str]]) -> Head:
+    """Another version or device gives other round-off: allowed, but said. Workers differ in the device's number."""
+    every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
+    other = list(dict.fromkeys(difference for differences in every for difference in differences))
     if not other:
         return head
     notice = Notice("mixed", f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks")

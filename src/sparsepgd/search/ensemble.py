@@ -206,13 +206,18 @@ def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
     return Result(x.clone(), none, said == y, zero, zero, zero, zero, zero, loss, said, said, (None,) * len(y))
 
 
-def merge(before: Result, rows: Tensor, part: Result, name: str) -> Result:
-    """`before` after an attack on some of its rows: its verified outcome counts, its work is added."""
+def merge(before: Result, rows: Tensor, part: Result, name: str, only_fooled: bool = False) -> Result:
+    """`before` after an attack on some of its rows: its verified outcome counts, its work is added.
+
+    With `only_fooled` the outcome of a failure leaves what was there.
+    """
     new: dict[str, Any] = {}
-    for field in ("x_adv", "fooled", "l0", "groups", "loss", "prediction", "steps", "forwards", "backwards"):
+    won = part.fooled.to(rows.device) if only_fooled else torch.ones_like(rows, dtype=torch.bool)
+    for field in ("x_adv", "fooled", "l0", "groups", "loss", "prediction"):
         old, own = getattr(before, field), getattr(part, field)
-        into = old.index_add if field in ("steps", "forwards", "backwards") else old.index_copy
-        new[field] = into(0, rows, own.to(old))
+        new[field] = old.index_copy(0, rows[won], own[won].to(old))
+    for field in ("steps", "forwards", "backwards"):
+        new[field] = getattr(before, field).index_add(0, rows, getattr(part, field))
     broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
     new["broken_by"] = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
     return dataclasses.replace(before, **new)

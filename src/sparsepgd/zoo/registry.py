@@ -1,14 +1,16 @@
 """The shipped models and images: weights as safetensors, each beside a card that tells its origin."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import BytesIO
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
@@ -21,10 +23,9 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 IMAGES = "cifar10_test_500"
 
 
-class Card(BaseModel):
+@dataclass(frozen=True)
+class Card:
     """What is known of a model: how to build it, how it was made, what was measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     description: str
@@ -39,10 +40,24 @@ class Card(BaseModel):
     hardware: str
     torch_version: str
     training_seconds: float
-    clean_accuracy: float = Field(ge=0, le=1)
-    robust_accuracy: dict[str, float] = {}  # by attack
+    clean_accuracy: float
     measured: str  # on which images, how
-    curves: dict[str, list[float]] = {}  # one value an epoch
+    robust_accuracy: dict[str, float] = field(default_factory=dict)  # by attack
+    curves: dict[str, list[float]] = field(default_factory=dict)  # one value an epoch
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, kind = getattr(self, one.name), KINDS.get(str(one.type), dict)
+            if not isinstance(value, kind):
+                raise TypeError(f"{one.name} is {value!r}, expected {one.type}")
+        if not 0 <= self.clean_accuracy <= 1:
+            raise TypeError(f"clean_accuracy is {self.clean_accuracy}, expected a share from 0 to 1")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float}
 
 
 def names(folder: Traversable | None = None) -> list[str]:
@@ -59,11 +74,10 @@ def card(name: str, folder: Traversable | None = None) -> Card:
     if name not in known:
         raise SourceError(f"no model {name!r}; use one of: {', '.join(known) or '(none is here)'}")
     try:
-        return Card.model_validate_json(_place(folder).joinpath(f"{name}.json").read_bytes())
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"]))
-        raise SourceError(f"{name}.json is no card: {field}: {problem['msg']}; make it again") from None
+        return Card(**json.loads(_place(folder).joinpath(f"{name}.json").read_bytes()))
+    except (TypeError, ValueError) as error:
+        reason = str(error).removeprefix("Card.__init__() ")
+        raise SourceError(f"{name}.json is no card: {reason}; make it again") from None
 
 
 def load(name: str, folder: Traversable | None = None) -> nn.Module:

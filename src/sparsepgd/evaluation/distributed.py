@@ -1,0 +1,126 @@
+"""Several workers on one run, as torchrun starts them: ``torchrun --nproc-per-node N -m sparsepgd evaluate ...``.
+
+They tell each other what is to be done and when it is done, no more: images and results go through the run folder.
+Gloo does that beside any device. Outside torchrun there is one worker, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from sparsepgd.errors import SparsePGDError
+
+START = timedelta(minutes=10)  # until all have come
+PATIENCE = timedelta(days=1)  # for a worker that hangs: one that dies is noticed at once, a chunk may take hours
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This worker among its like. All of them must make the same calls in the same order."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def here(cls) -> Workers:
+        """As the environment says that torchrun sets."""
+        rank, world, local = (
+            int(os.environ.get(*known)) for known in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+        )
+        return cls(rank, world, local) if world > 1 else cls()
+
+    @property
+    def first(self) -> bool:
+        """The one that opens and finishes the folder, and speaks."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> str | None:
+        """A GPU for each worker of a machine, as far as they go; None if there is nothing to choose."""
+        if self.world == 1 or not torch.cuda.is_available():
+            return None
+        return f"cuda:{self.local_rank % torch.cuda.device_count()}"
+
+    def share(self, make: Callable[[], T]) -> T:
+        """What the first worker makes, for all."""
+        box = [make() if self.first else None]
+        if self.world > 1:
+            with self._together():
+                dist.broadcast_object_list(box, src=0)
+        return box[0]  # type: ignore[return-value]  # None has been replaced
+
+    def gather(self, mine: T) -> list[T]:
+        """What each of them has, for all."""
+        box = [mine] * self.world
+        if self.world > 1:
+            with self._together():
+                dist.all_gather_object(box, mine)
+        return box
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        self.gather(None)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise SparsePGDError(
+                f"worker {self.rank} of {self.world} waits for another that failed; see what that one says, "
+                "and run the same again to go on: what is finished is kept"
+            ) from error
+
+
+@contextmanager
+def joined() -> Iterator[Workers]:
+    """The workers, able to talk. If one fails the connections close, and those that wait for it fail too."""
+    workers = Workers.here()
+    if workers.world == 1 or dist.is_initialized():
+        yield workers
+        return
+    with workers._together():
+        store = _unused(next(rendezvous("env://", timeout=START))[0], workers)
+        dist.init_process_group("gloo", store=store, rank=workers.rank, world_size=workers.world, timeout=PATIENCE)
+    try:
+        yield workers
+        workers.barrier()  # nobody leaves while another still reads
+    finally:
+        dist.destroy_process_group()
+
+
+def _unused(store: Store, workers: Workers) -> Store:
+    """A part of the store where nobody has written: torchrun keeps it, with the addresses of the dead, at a restart.
+
+    The others call, each under a new name; the first answers every call, also old ones, until all have heard it.
+    """
+    word, late = uuid4().hex, time.monotonic() + START.total_seconds()
+    if not workers.first:
+        store.set(f"call/{workers.rank}", word)
+        word = store.get(f"answer/{word}").decode()
+        store.set(f"heard/{word}/{workers.rank}", "yes")
+        return PrefixStore(word, store)
+    others = range(1, workers.world)
+    while not store.check([f"heard/{word}/{rank}" for rank in others]):
+        for rank in others:
+            if store.check([f"call/{rank}"]):
+                store.set(f"answer/{store.get(f'call/{rank}').decode()}", word)
+        if time.monotonic() > late:
+            raise RuntimeError(f"after {START} not all workers have come")
+        time.sleep(0.02)
+    return PrefixStore(word, store)

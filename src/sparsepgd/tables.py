@@ -1,0 +1,70 @@
+"""Tables for the terminal; all fit 80 columns."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from sparsepgd.evaluation.curves import accuracy_over_k
+from sparsepgd.evaluation.records import Record
+from sparsepgd.evaluation.summary import Summary
+from sparsepgd.zoo import Card
+
+
+def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
+    """One model a row."""
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for column in ("model", "clean", "robust", "95 %", "pixels", "steps", "time"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for name, row in rows:
+        table.add_row(
+            name,
+            f"{row.clean_accuracy:.1%}",
+            f"{row.robust_accuracy:.1%}",
+            f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
+            "-" if math.isnan(row.median_l0) else f"{row.median_l0:.0f}",
+            "-" if math.isnan(row.median_steps) else f"{row.median_steps:.0f}",
+            f"{row.seconds:.1f} s",
+        )
+    return table
+
+
+def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
+    """Robust accuracy at up to eight values of k, from runs that looked for the smallest."""
+    table = Table(title=title, title_justify="left")
+    shown = sorted({round(k_max * part / 8) for part in range(9)})
+    table.add_column("%, at k =", no_wrap=True)
+    for k in shown:
+        table.add_column(str(k), justify="right", no_wrap=True)
+    for name, record in rows:
+        accuracy = accuracy_over_k(record, k_max)[1]
+        table.add_row(name, *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
+    return table
+
+
+def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Table:
+    """Mean and spread over seeds, and what is left if every seed may break an image."""
+    table = Table(title=title, title_justify="left")
+    for column in ("model", "mean", "sd", "least", "most", "all seeds together"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for name, records in rows:
+        robust = [record.robust_accuracy for record in records]
+        outcomes = zip(*(record.rows for record in records), strict=True)
+        together = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+        values = (statistics.mean(robust), statistics.stdev(robust), min(robust), max(robust))
+        table.add_row(name, *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
+    return table
+
+
+def models(cards: Sequence[Card]) -> Table:
+    table = Table(title="shipped models", title_justify="left")
+    for column in ("model", "parameters", "clean", "robust", "trained by"):
+        table.add_column(column, justify="right" if column in ("parameters", "clean") else "left")
+    for card in cards:
+        robust = "\n".join(f"{value:.1%} {attack}" for attack, value in card.robust_accuracy.items())
+        trained = f"{card.method}, {card.epochs} epochs"
+        table.add_row(card.name, f"{card.parameters:,}", f"{card.clean_accuracy:.1%}", robust, trained)
+    return table
