@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -77,10 +78,8 @@ def evaluate(
 ) -> None:
     """Clean and robust accuracy. Without arguments: the shipped models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
-    searches: list[Attacker] = list(options.attacks(attack, budget, steps, queries))
+    searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
-    if k_curve:
-        searches = [Smallest(search, budget) for search in searches]
     sources = [load_model(name) for name in model or [f"zoo:{name}" for name in zoo.names()]]
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
@@ -89,32 +88,21 @@ def evaluate(
     out.quiet = not workers.first
     place = _device(device or workers.device)
     x, y = (tensor.to(place) for tensor in load_data(data, n, size or sources[0].size))
+    go = partial(runs.run, data=(x, y), chunk=chunk, batch_size=batch_size, workers=workers)
+    attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
+    plan = _Plan(
+        list(zip(titles, attackers, strict=True)), sources, data, len(x), place, go, k if k_curve else None, quiet
+    )
     found: list[list[list[Record]]] = []  # by seed, attack, model
-    known = out_dir is not None
     for number in range(seed, seed + seeds):
-        base = out_dir / f"seed-{number}" if out_dir is not None and seeds > 1 else out_dir
-        folders = runs.folders(base, [source.name for source in sources], [search.name for search in searches])
-        go = partial(runs.run, data=(x, y), seed=number, chunk=chunk, batch_size=batch_size, workers=workers)
-        caption = f"{len(x)} images of {data}, seed {number}, {place}; pixels and steps: median of the fooled"
-        found.append([])
-        for search, title, places in zip(searches, titles, folders, strict=True):
-            known &= all(at is not None and (at / "run.json").is_file() for at in places)
-            pairs = zip(sources, places, strict=True)
-            records = [_run(go, search, source, at, data, place, quiet) for source, at in pairs]
-            found[-1].append(records)
-            _show(title, caption, sources, records)
-            _curves(sources, records, places if workers.first else [], k if k_curve else None)
-        for i, source in enumerate(sources):
-            robust = {s.name: rs[i].robust_accuracy for s, rs in zip(searches, found[-1], strict=True)}
-            _say(source.name, sanity.compare(robust))
-    if seeds > 1:
-        for j, title in enumerate(titles):
-            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(sources)]
-            out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
+        found.append(plan.with_seed(number, out_dir / f"seed-{number}" if out_dir and seeds > 1 else out_dir))
+    for j, title in enumerate(titles if seeds > 1 else ()):
+        rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(sources)]
+        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     if out_dir is not None:
         out.print(f"records in {out_dir}", soft_wrap=True)
-        if known:
-            out.print("this run was finished before and only read; delete the folder to run it again")
+    if not plan.fresh:
+        out.print("this run was finished before and only read; delete the folder to run it again")
 
 
 @app.command()
@@ -186,41 +174,64 @@ def list_zoo() -> None:
     out.print(tables.models([zoo.card(name) for name in zoo.names()]))
 
 
-def _run(
-    go: Callable[..., Record],
-    search: Attacker,
-    source: Source,
-    folder: Path | None,
-    data: str,
-    place: torch.device,
-    quiet: bool,
-) -> Record:
-    """One attack on one model; an interrupt says how to go on."""
-    names = {"model": source.name, "data": data}
-    try:
-        with _progress(f"{source.name}, {search.name}", quiet) as report:
-            return go(folder, search, source.model.to(place), config=names, progress=report)
-    except KeyboardInterrupt:
-        how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
-        err.print(f"interrupted{how}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+@dataclass(eq=False)
+class _Plan:
+    """What `evaluate` does for each seed."""
+
+    attacks: Sequence[tuple[str, Attacker]]  # with their titles
+    sources: Sequence[Source]
+    data: str
+    images: int
+    place: torch.device
+    go: Callable[..., Record]
+    k_max: int | None  # of a curve over k
+    quiet: bool
+    fresh: bool = False  # whether anything had to be done
+
+    def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
+        """All attacks on all models, each shown as soon as it is there."""
+        names = [source.name for source in self.sources]
+        caption = (
+            f"{self.images} images of {self.data}, seed {seed}, {self.place}; pixels and steps: median of the fooled"
+        )
+        found = []
+        folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])
+        for (title, attack), places in zip(self.attacks, folders, strict=True):
+            records = [self.run(attack, *pair, seed) for pair in zip(self.sources, places, strict=True)]
+            found.append(records)
+            named = list(zip(names, records, strict=True))
+            _show(title, caption, named)
+            if self.k_max is not None:
+                out.print(tables.over_k(named, self.k_max, "robust accuracy over k"))
+            self.draw(named, places)
+        for i, name in enumerate(names):
+            robust = {a.name: of[i].robust_accuracy for (_, a), of in zip(self.attacks, found, strict=True)}
+            _say(name, sanity.compare(robust))
+        return found
+
+    def run(self, attack: Attacker, source: Source, folder: Path | None, seed: int) -> Record:
+        """One attack on one model; an interrupt says how to go on."""
+        self.fresh |= folder is None or not (folder / "run.json").is_file()
+        names = {"model": source.name, "data": self.data}
+        try:
+            with _progress(f"{source.name}, {attack.name}", self.quiet) as report:
+                return self.go(folder, attack, source.model.to(self.place), config=names, seed=seed, progress=report)
+        except KeyboardInterrupt:
+            how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
+            err.print(f"interrupted{how}", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+
+    def draw(self, named: Sequence[tuple[str, Record]], places: Sequence[Path | None]) -> None:
+        """The curves as a picture beside each record; of several workers the first draws."""
+        for (name, record), folder in zip(named, places, strict=True):
+            if folder is not None and record.finished and not out.quiet:
+                figures.draw(record, folder, name, self.k_max)
 
 
-def _show(title: str, caption: str, sources: Sequence[Source], records: Sequence[Record]) -> None:
-    named = [(source.name, record) for source, record in zip(sources, records, strict=True)]
+def _show(title: str, caption: str, named: Sequence[tuple[str, Record]]) -> None:
     out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
     for name, record in named:
         _say(name, record.warnings)
-
-
-def _curves(sources: Sequence[Source], records: Sequence[Record], places: Sequence[Path | None], k: int | None) -> None:
-    """The curve over k as a table, and all curves as a picture beside the record."""
-    if k is not None:
-        named = [(source.name, record) for source, record in zip(sources, records, strict=True)]
-        out.print(tables.over_k(named, k, "robust accuracy over k"))
-    for source, record, folder in zip(sources, records, places, strict=False):
-        if folder is not None and record.finished:
-            figures.draw(record, folder, source.name, k)
 
 
 def _say(name: str, notices: Sequence[Notice]) -> None:
