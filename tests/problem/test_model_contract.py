@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,3 +244,34 @@ def test_a_saved_png_is_still_adversarial(tmp_path: Any) -> None:
         assert torch.equal(read, result.x_adv[i])
         with torch.no_grad():
             assert int(MODEL(read[None]).argmax()) != int(y[i])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "pass",
+        "torch.backends.cudnn.allow_tf32 = False; torch.set_float32_matmul_precision('high')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    ],
+)
+def test_precision_settings_of_either_kind_are_switched_off_and_given_back(settings: str) -> None:
+    """In a process of its own: torch refuses to go back from the newer switches to the older ones."""
+    if "fp32_precision" in settings and not hasattr(torch.backends.cudnn, "conv"):
+        pytest.skip("this torch has only the older switches")
+    program = f"""
+import torch
+from sparsepgd.problem.oracle import full_precision
+def state():
+    newer = hasattr(torch.backends.cudnn, "conv")
+    places = (torch.backends.cudnn.conv, torch.backends.cuda.matmul) if newer else ()
+    return [p.fp32_precision == 'tf32' for p in places] if newer else torch.get_float32_matmul_precision()
+{settings}
+before = state()
+with full_precision():
+    inside = state()
+assert state() == before, (before, state())
+assert inside in ([False, False], "highest"), inside
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -137,13 +137,32 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """No autocast, no TF32: what is counted is counted in float32."""
-    cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    with _no_tf32(), torch.autocast(kinds[0], enabled=False), torch.autocast(kinds[-1], enabled=False):
+        yield
+
+
+@contextmanager
+def _no_tf32() -> Iterator[None]:
+    """torch has older and newer switches for this and refuses a mixture: those are used that the caller uses."""
+    try:
+        cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    except RuntimeError:
+        cudnn_newer: Any = torch.backends.cudnn
+        switches: list[Any] = [cudnn_newer.conv, torch.backends.cuda.matmul]
+        before = [switch.fp32_precision for switch in switches]
+        try:
+            for switch in switches:
+                switch.fp32_precision = "ieee"
+            yield
+        finally:
+            for switch, value in zip(switches, before, strict=True):
+                switch.fp32_precision = value
+        return
     try:
         torch.backends.cudnn.allow_tf32 = False
         torch.set_float32_matmul_precision("highest")
-        with torch.autocast(kinds[0], enabled=False), torch.autocast(kinds[-1], enabled=False):
-            yield
+        yield
     finally:
         torch.backends.cudnn.allow_tf32 = cudnn
         torch.set_float32_matmul_precision(matmul)

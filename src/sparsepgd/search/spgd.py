@@ -89,6 +89,8 @@ class SparsePGD(Attack[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
+        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. A mask that stayed for `tolerance`
+        evaluations without success is drawn afresh; the magnitudes go on."""
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
         g = torch.nan_to_num(seen.gradient.to(p.dtype), 0.0, 0.0, 0.0)  # dL / d delta
