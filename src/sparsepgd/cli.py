@@ -19,7 +19,6 @@ import sparsepgd
 from sparsepgd import options, tables, zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import figures, runs, sanity
-from sparsepgd.evaluation.chunks import Attacker
 from sparsepgd.evaluation.curves import Smallest
 from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.folders import load
@@ -27,6 +26,7 @@ from sparsepgd.evaluation.records import Notice, Record
 from sparsepgd.evaluation.sources import Source, load_data, load_image, load_model, save_image
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress as Report
 from sparsepgd.threat import Budget
 
@@ -178,7 +178,7 @@ def list_zoo() -> None:
 class _Plan:
     """What `evaluate` does for each seed."""
 
-    attacks: Sequence[tuple[str, Attacker]]  # with their titles
+    attacks: Sequence[tuple[str, Member]]  # with their titles
     sources: Sequence[Source]
     data: str
     images: int
@@ -209,7 +209,7 @@ class _Plan:
             _say(name, sanity.compare(robust))
         return found
 
-    def run(self, attack: Attacker, source: Source, folder: Path | None, seed: int) -> Record:
+    def run(self, attack: Member, source: Source, folder: Path | None, seed: int) -> Record:
         """One attack on one model; an interrupt says how to go on."""
         self.fresh |= folder is None or not (folder / "run.json").is_file()
         names = {"model": source.name, "data": self.data}

@@ -18,7 +18,8 @@ from conftest import SmallConvNet, images, labelled
 from sparsepgd import zoo
 from sparsepgd.errors import RangeError, SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import chunks, runs
-from sparsepgd.evaluation.folders import Folder, load, load_adversarial, write
+from sparsepgd.evaluation.atomic import write
+from sparsepgd.evaluation.folders import Folder, load, load_adversarial
 from sparsepgd.evaluation.records import Record
 from sparsepgd.search.ensemble import SparseAutoAttack
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass, replace
@@ -13,10 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation.atomic import write
+from sparsepgd.evaluation.identity import digest
 from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits
@@ -180,12 +180,12 @@ class AutoAttack:
         masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
         return {
             "k": budget.k,
-            "pattern": f"{budget.pattern!r} {_digest([budget.pattern.kernel(x.shape[2], x.shape[3])])}",
+            "pattern": f"{budget.pattern!r} {digest(budget.pattern.kernel(x.shape[2], x.shape[3]))[:16]}",
             "eps": budget.eps,
             "seed": self.seed,
             "attacks": members,
-            "images": _digest([x, y, *(mask for mask in masks if mask is not None)]),
-            "model": f"{type(self.model).__name__} {_digest(weights)}",
+            "images": digest(x, y, *(mask for mask in masks if mask is not None))[:16],
+            "model": f"{type(self.model).__name__} {digest(*weights)[:16]}",
         }
 
 
@@ -210,28 +210,11 @@ def _save(path: Path, configuration: dict[str, Any], finished: list[str], result
     """Every save has its own file of tensors, and the JSON file that names it is replaced at once: one is whole."""
     tensors = [path.with_name(f"{path.stem}-{count}.safetensors") for count in (len(finished) - 1, len(finished))]
     whole = {name: value.contiguous().clone() for name, value in vars(result).items() if isinstance(value, Tensor)}
-    _replace(tensors[1], lambda file: save_file(whole, file))
+    write(tensors[1], save(whole))
     state = {"configuration": configuration, "finished": finished, "tensors": tensors[1].name}
     text = json.dumps(state | {"broken_by": result.broken_by}, indent=1)
-    _replace(path, lambda file: file.write_text(text, encoding="utf-8"))
+    write(path, text.encode())
     tensors[0].unlink(missing_ok=True)
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that at every moment the old or the new one is there as a whole."""
-    temporary = path.with_name(f".{path.name}.part")
-    write(temporary)
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    sha = hashlib.sha256()
-    for tensor in tensors:
-        sha.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return sha.hexdigest()[:16]
 
 
 def _gather(x: Images, y: Tensor | None) -> Labelled:

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -17,36 +16,18 @@ from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
 from sparsepgd.evaluation.records import Chunk, Notice, Part, Row
 from sparsepgd.problem import Result
 from sparsepgd.problem.oracle import Model
-from sparsepgd.search.ensemble import for_rows
+from sparsepgd.search.ensemble import Member, for_rows
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import LEVELS, Budget
 
 FINE = 1000  # units of progress in an image
 
 
-class Attacker(Protocol):
-    """What a run asks of an attack; a dataclass, if its hyper-parameters are to be told apart."""
-
-    @property
-    def name(self) -> str: ...
-    def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        seed: int = 0,
-        index: Tensor | None = None,
-        batch_size: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """What is attacked, how."""
 
-    attack: Attacker
+    attack: Member  # a dataclass, if its hyper-parameters are to be told apart
     model: Model
     x: Tensor
     y: Tensor
@@ -63,7 +44,7 @@ class Task:
         budget = getattr(self.attack, "budget", None)
         return budget.allowed if isinstance(budget, Budget) else None
 
-    def part(self, start: int, stop: int) -> Attacker:
+    def part(self, start: int, stop: int) -> Member:
         """The attack for these images: of masks with one for each image, those."""
         return for_rows(self.attack, torch.arange(start, stop))
 

@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.curves import SHORTEST, accuracy_over_k, accuracy_over_steps, steps_histogram
-from sparsepgd.evaluation.folders import write
 from sparsepgd.evaluation.records import Record
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind

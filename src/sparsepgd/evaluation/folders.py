@@ -7,13 +7,12 @@ and adversarial.safetensors.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -21,7 +20,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
@@ -130,28 +130,6 @@ class Folder:
         return self.partial / f"{chunk.part.start:06d}-{chunk.part.stop:06d}.{kind}"
 
 
-def write(path: Path, data: bytes) -> None:
-    """Whole or not at all, also if the process is killed or the disk is full."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "free some space" if full else "see to the folder and its permissions"
-        raise SparsePGDError(
-            f"{path} cannot be written: {error.strerror}; {remedy} and run the same again: what is finished is kept"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
 def dump(model: BaseModel) -> bytes:
     return model.model_dump_json(indent=1).encode()
 
@@ -185,13 +163,3 @@ def _lock(folder: Path) -> int | None:
     except OSError:  # a file system without locks
         pass
     return handle
-
-
-def _sync(folder: Path) -> None:
-    """Make the new name itself outlive a power failure."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import identity, sanity
-from sparsepgd.evaluation.chunks import FINE, Attacker, Task, attack_chunk, decoded, image_file
+from sparsepgd.evaluation.chunks import FINE, Task, attack_chunk, decoded, image_file
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
 from sparsepgd.evaluation.records import Chunk, Head, Notice, Record
@@ -29,6 +29,7 @@ from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.problem.verify import verify
+from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import LEVELS, Budget
 
@@ -38,7 +39,7 @@ ALONE = Workers()
 
 def run(
     folder: str | Path | None,
-    attack: Attacker,
+    attack: Member,
     model: Model,
     data: tuple[Tensor, Tensor],
     config: Mapping[str, str] | None = None,

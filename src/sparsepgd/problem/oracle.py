@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class Oracle:
         """One forward pass and, if asked for, one backward pass to the points alone."""
         if not gradient:
             with torch.no_grad():
-                return self._seen(self.logits(x_adv), y, label)
+                logits = self.logits(x_adv)
+                return self._seen(logits, self.goal.loss(logits, label, self.loss), y, label)
         with torch.enable_grad():
             point = x_adv.detach().requires_grad_()
             logits = self.logits(point)
@@ -71,14 +73,14 @@ class Oracle:
                     "the model's logits have no gradient; a gradient attack needs a differentiable model "
                     "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
                 )
-            (g,) = torch.autograd.grad(self.goal.loss(logits, label, self.loss).sum(), point)
-        return replace(self._seen(logits.detach(), y, label), gradient=g)
+            loss = self.goal.loss(logits, label, self.loss)
+            (g,) = torch.autograd.grad(loss.sum(), point)
+        return self._seen(logits.detach(), loss.detach(), y, label, g)
 
-    def _seen(self, logits: Tensor, y: Tensor, label: Tensor) -> Evaluation:
+    def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""
-        loss = self.goal.loss(logits, label, self.loss)
         loss = torch.where(logits.isfinite().all(1), loss, -torch.inf)
-        return Evaluation(loss, self.goal.reached(logits, y, label), None)
+        return Evaluation(loss, self.goal.reached(logits, y, label), g)
 
     @torch.no_grad()
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
@@ -108,7 +110,7 @@ def check_logits(logits: Tensor) -> None:
 def check_device(model: Model, x: Tensor) -> None:
     if not isinstance(model, nn.Module):
         return
-    first = next((tensor for tensor in [*model.parameters(), *model.buffers()]), None)
+    first = next(chain(model.parameters(), model.buffers()), None)
     if first is not None and first.device != x.device:
         raise DeviceError(f"the model is on {first.device}, the images on {x.device}; move one with .to(...)")
 
