@@ -10,7 +10,22 @@ from pathlib import Path
 import sparsepgd
 
 SOURCE = Path(sparsepgd.__file__).parent
-LAYERS = ["errors", "threat", "problem", "search", "zoo", "evaluation", "options", "tables", "cli", "__main__"]
+LAYERS = [
+    "errors",
+    "threat",
+    "problem",
+    "search",
+    "baselines",
+    "zoo",
+    "evaluation",
+    "training",
+    "report",
+    "options",
+    "tables",
+    "commands",
+    "cli",
+    "__main__",
+]
 
 
 def imports(file: Path) -> set[str]:

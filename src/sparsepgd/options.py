@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from fractions import Fraction
-from typing import Any
 
 from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.search import Attack, SparsePGD, SparseRS
@@ -53,7 +52,7 @@ def eps(words: str) -> float:
 
 def attack(
     name: str, budget: Budget, steps: int, quantize: bool = False, queries: int = 10_000
-) -> Attack[Any] | SparseAutoAttack:
+) -> Attack | SparseAutoAttack:
     """One of ATTACKS with its budget. `steps` are those of gradient attacks, `queries` those of black boxes."""
     if name not in ATTACKS:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(ATTACKS)}")
@@ -65,7 +64,7 @@ def attack(
     return SparsePGD(budget, steps, gradient, quantize=quantize)  # type: ignore[arg-type]
 
 
-def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attack[Any] | SparseAutoAttack]:
+def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attack | SparseAutoAttack]:
     """``spgd,rs`` -> both."""
     words = [name.strip() for name in names.split(",")]
     twice = next((name for name in words if words.count(name) > 1), None)

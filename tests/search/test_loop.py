@@ -12,6 +12,7 @@ import sparsepgd as sp
 from conftest import NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import loop
+from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
 
 
@@ -89,7 +90,8 @@ def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
     threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)
     with borrowed(net, x.device):
         oracle = Oracle(model, sp.Untargeted())
-        rows = attack._images(threat, oracle, x, y, y, oracle.answers(x, 5), None)
+        waiting = queue(threat, oracle, x, y, oracle.answers(x, 5), None)
+        rows = loop.Images.entering(waiting, threat, quantize=False)
         with NoLook():
             loop.sweep(attack, oracle, threat, rows, Noise(0))
     assert wants == {False}

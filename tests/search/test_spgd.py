@@ -15,6 +15,7 @@ import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.spgd import State
@@ -307,6 +308,6 @@ def test_sweep_and_slots_agree() -> None:
     attack = sp.SparsePGD(sp.Budget(k=2), steps=15)
     oracle = Oracle(model.eval(), sp.Untargeted())
     threat = attack.budget.resolve((3, 12, 12))
-    rows = attack._images(threat, oracle, x, y, y, model(x).detach(), None)
+    rows = Images.entering(queue(threat, oracle, x, y, model(x).detach(), None), threat, quantize=False)
     best = sweep(attack, oracle, threat, rows, Noise(0))
     torch.testing.assert_close(best.x_adv, attack(model, x, y, seed=0, batch_size=2).x_adv, rtol=0, atol=1e-9)

@@ -16,7 +16,7 @@ from sparsepgd.errors import NoGradientError, ProbabilitiesWarning
 from sparsepgd.evaluation.records import Notice, Row
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_device, check_logits, full_precision
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, full_precision, working_device
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -38,18 +38,18 @@ class Examination:
 def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> Examination:
     """Before a run: a few forward passes and one gradient. x and y must have passed problem.checks."""
     size = min(batch_size or SAMPLE, max(8, ENTRIES // (x.shape[2] * x.shape[3])))
-    sample = x[:SAMPLE]
     notices = [*_range(x), *_mode(model)]
-    check_device(model, x)
+    device = working_device(model, x)
+    sample, true = x[:SAMPLE].to(device), y[:SAMPLE].to(device)
     oracle = Oracle(model, Untargeted())
-    with borrowed(model, x.device):
+    with borrowed(model, device):
         first, again = (oracle.answers(sample, size) for _ in range(2))
         check_classes(y, first.shape[1])
         notices += _outputs(first)
         random = list(_randomised(first, again))
         notices += random or _batch(oracle, sample, first)
         with full_precision():
-            notices += _gradients(oracle, x[:size], y[:size])
+            notices += _gradients(oracle, sample[:size], true[:size])
     return Examination(first.shape[1], tuple(notices))
 
 

@@ -92,3 +92,24 @@ class Targeted(Goal):
         said = logits.argmax(1)
         hit = said == label if self.accept == "target" else said != y
         return hit & logits.isfinite().all(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Divergence(Goal):
+    """Any class but the true one, led by the divergence from the clean answers, as TRADES asks of its adversary.
+
+    It holds one row for each image of a batch, so it serves a call that keeps the batch whole (`perturb`).
+    """
+
+    clean: Tensor  # (B, classes), log-probabilities
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        if self.clean.shape != (len(y), classes):
+            raise ShapeError(f"clean answers of shape {tuple(self.clean.shape)}; expected ({len(y)}, {classes})")
+        return y
+
+    def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
+        return F.kl_div(logits.log_softmax(1), self.clean, reduction="none", log_target=True).sum(1)
+
+    def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
+        return Untargeted().reached(logits, y, label)

@@ -41,6 +41,7 @@ class Oracle:
     goal: Goal
     loss: LossName = "ce"
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
+    device: torch.device | None = None  # where the model is asked; None: where the images are
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32."""
@@ -84,9 +85,18 @@ class Oracle:
 
     @torch.no_grad()
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
-        """Logits of clean or final images in full precision, batch by batch: (B, classes)."""
-        with full_precision():
-            return torch.cat([self.logits(x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
+        """Logits of clean or final images in full precision, batch by batch: (B, classes), where the images are.
+
+        Batches that do not fit the memory are halved.
+        """
+        try:
+            with full_precision():
+                batches = (x[i : i + batch_size].to(self.device) for i in range(0, len(x), batch_size))
+                return torch.cat([self.logits(batch).to(x.device) for batch in batches])
+        except torch.OutOfMemoryError:
+            if batch_size == 1:
+                raise
+        return self.answers(x, batch_size // 2)
 
 
 def check_logits(logits: Tensor) -> None:
@@ -107,12 +117,15 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
-def check_device(model: Model, x: Tensor) -> None:
-    if not isinstance(model, nn.Module):
-        return
-    first = next(chain(model.parameters(), model.buffers()), None)
-    if first is not None and first.device != x.device:
+def working_device(model: Model, x: Tensor) -> torch.device:
+    """Where the model is. The images are there too, or on the host, from where they come in a stream."""
+    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else iter(())
+    first = next(tensors, None)
+    if first is None or first.device == x.device:
+        return x.device
+    if x.device.type != "cpu" or first.device.type == "meta":
         raise DeviceError(f"the model is on {first.device}, the images on {x.device}; move one with .to(...)")
+    return first.device
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsepgd.errors import BudgetError, ShapeError, UnsupportedError
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_device, check_logits
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.sparse_rs import SparseRS
@@ -167,10 +167,10 @@ class _Call:
         if not len(self.x):
             yield self.x.new_zeros(0, 2)
             return
-        check_device(self.model, self.x)
-        with borrowed(self.model, self.x.device):
+        device = working_device(self.model, self.x)
+        with borrowed(self.model, device):
             self.x = self.x.detach().clone() if self.x.is_inference() else self.x.detach()
-            clean = Oracle(self.model, Untargeted(), "ce", self.logits).answers(self.x, self.batch_size or 64)
+            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(self.x, self.batch_size or 64)
             check_logits(clean)
             check_classes(self.y, clean.shape[1])
             yield clean

@@ -23,8 +23,22 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
+class Waiting:
+    """Images that are to be attacked, one row each, where the caller keeps them: a GPU need not hold them all."""
+
+    x: Tensor  # (B, C, H, W)
+    y: Tensor  # (B,)
+    label: Tensor  # (B,), the class the loss speaks of
+    clean_loss: Tensor  # (B,)
+    index: Tensor  # (B,), names the image to the random numbers
+    row: Tensor  # (B,), the place in what was found
+    allowed: Tensor | None  # (B, 1, H, W) bool, pixels that may change; None: all
+    usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
+
+
+@dataclass(frozen=True, eq=False)
 class Images:
-    """The images under attack, one row each, with all that is fixed for them."""
+    """The images under attack, on the device, with all that is fixed for them."""
 
     x: Tensor  # (B, C, H, W)
     y: Tensor  # (B,)
@@ -35,6 +49,13 @@ class Images:
     low: Tensor  # (B, C, H, W), the smallest value allowed
     high: Tensor  # (B, C, H, W), the largest
     usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
+
+    @classmethod
+    def entering(cls, waiting: Waiting, threat: Threat, quantize: bool) -> Images:
+        """Waiting images on the device of the threat, with the box and the groups they leave to the adversary."""
+        now: Waiting = _each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True), waiting)
+        low, high = threat.box(now.x, now.allowed, quantize)
+        return cls(now.x, now.y, now.label, now.clean_loss, now.index, now.row, low, high, now.usable)
 
     def render(self, p: Tensor, mask: Tensor, quantize: bool) -> Tensor:
         """x + p where the mask is set, x itself elsewhere; inside the box, and on the 8-bit grid if asked for."""
@@ -63,6 +84,8 @@ class Search(Protocol[S]):
     def evaluations(self) -> int: ...
     @property
     def early_stop(self) -> bool: ...
+    @property
+    def quantize(self) -> bool: ...
     def start(self, threat: Threat, images: Images, noise: Noise) -> S: ...
     def propose(self, threat: Threat, images: Images, state: S) -> Tensor: ...
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S: ...
@@ -82,20 +105,21 @@ def run(
     search: Search[S],
     oracle: Oracle,
     threat: Threat,
-    images: Images,
+    waiting: Waiting,
     noise: Noise,
     slots: int,
     progress: Progress | None = None,
 ) -> Best:
     """Search for all images; at most `slots` of them are on the device's table at a time."""
-    every = _steps_between_looks(images.x.device)
-    found = _nothing_found(images, search.evaluations)
-    waiting, live = images, None
-    total, left, fooled = len(images.x) * search.evaluations, len(images.x), 0
+    every = _steps_between_looks(threat.kernel.device)
+    found = _nothing_found(waiting, search.evaluations)
+    live = None
+    total, left, fooled = len(waiting.x) * search.evaluations, len(waiting.x), 0
     while live is not None or len(waiting.x):
         room = slots - (len(live.step) if live is not None else 0)
         if room > 0 and len(waiting.x):
-            fresh = _start(search, threat, select(waiting, slice(0, room)), noise)
+            entering = Images.entering(select(waiting, slice(0, room)), threat, search.quantize)
+            fresh = _start(search, threat, entering, noise)
             waiting = select(waiting, slice(room, None))
             live = fresh if live is None else join(live, fresh)
         assert live is not None
@@ -123,7 +147,7 @@ def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noi
     return live.best
 
 
-def _nothing_found(images: Images, evaluations: int) -> Best:
+def _nothing_found(images: Images | Waiting, evaluations: int) -> Best:
     step = torch.full_like(images.y, evaluations)
     return Best(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool), step)
 
@@ -173,9 +197,9 @@ def _look(search: Search[S], oracle: Oracle, now: Slots[S], found: Best) -> tupl
     gone = done.nonzero()[:, 0]
     if not len(gone):
         return now, done[gone]
-    place = now.images.row[gone]
+    place = now.images.row[gone].to(found.step.device)
     for into, of in zip(_tensors(found), _tensors(now.best), strict=True):
-        into[place] = of[gone]
+        into[place] = of[gone].to(into.device)
     left = (~done).nonzero()[:, 0]
     return (select(now, left) if len(left) else None), now.best.fooled[gone]
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import Attack, check_positive
+from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.rs_moves import Candidate, Moves, choose, moves_for, render
 from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Frame, Threat
 
 
@@ -32,7 +33,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRS(Attack[State]):
+class SparseRS(Stepwise[State]):
     """Black box: the model may be any callable. Of ``queries`` one goes to the random start, one to each change.
 
     ``p_init`` is the share that changes at first. Left out, it is 0.8 for pixels and features (the paper's,

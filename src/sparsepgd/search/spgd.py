@@ -12,9 +12,10 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import Attack, check_positive
+from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
 GRADIENTS = ("unprojected", "projected", "random")
@@ -31,7 +32,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class SparsePGD(Attack[State]):
+class SparsePGD(Stepwise[State]):
     """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
 
     ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the

@@ -138,16 +138,17 @@ class Threat:
             low, high = torch.where(allowed, low, x), torch.where(allowed, high, x)
         return low, high
 
-    def masks(self, count: int) -> tuple[Tensor, Tensor] | None:
+    def masks(self, count: int, device: torch.device | None = None) -> tuple[Tensor, Tensor] | None:
         """(allowed pixels (B, 1, H, W), usable groups (B, *grid)) for `count` images; None: all of them."""
         allowed = self.budget.allowed
         if allowed is None:
             return None
         if allowed.dim() == 3 and len(allowed) != count:
             raise AllowedError(f"{len(allowed)} allowed masks for {count} images; give one for each, or one (H, W)")
-        pixels = allowed.to(self.kernel.device).expand(count, *allowed.shape[-2:])[:, None]
+        allowed = allowed.to(device or self.kernel.device)
+        pixels = allowed.expand(count, *allowed.shape[-2:])[:, None]
         values = pixels.float()
-        usable = (values if self.pointwise else F.conv2d(values, self.kernel)) > 0
+        usable = (values if self.pointwise else F.conv2d(values, self.kernel.to(values.device))) > 0
         return pixels, usable.expand(count, *self.grid)
 
 

@@ -1,0 +1,1 @@
+"""The sub-commands of `spgd`, one a file: parsing and printing only."""

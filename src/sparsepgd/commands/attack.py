@@ -1,0 +1,87 @@
+"""`spgd attack`: one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from sparsepgd import options
+from sparsepgd.commands.common import (
+    AttackName,
+    Device,
+    Eps,
+    K,
+    PatternName,
+    Queries,
+    Quiet,
+    Seed,
+    Steps,
+    device_named,
+    out,
+    progress,
+)
+from sparsepgd.evaluation.sources import Source, load_image, load_model, save_image
+from sparsepgd.problem import Goal, Targeted, Untargeted
+from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.threat import Budget
+
+
+def attack(
+    image: Annotated[str, typer.Argument(help="A picture file, or bundled:NUMBER.")],
+    model: Annotated[str, typer.Option(help="zoo:NAME or FILE.py:FACTORY.")] = "zoo:small-plain",
+    label: Annotated[int | None, typer.Option(help="The true class; left out: what the model says.")] = None,
+    target: Annotated[int | None, typer.Option(help="The class the model shall say; left out: any other.")] = None,
+    k: K = 20,
+    pattern: PatternName = "pixel",
+    eps: Eps = "1",
+    attack: AttackName = "spgd",
+    steps: Steps = 1000,
+    queries: Queries = 10_000,
+    seed: Seed = 0,
+    out_file: Annotated[Path, typer.Option("--out", help="The adversarial PNG.")] = Path("adversarial.png"),
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Attack one picture on the 8-bit grid, write it as PNG, read it back and say what the model sees."""
+    source = load_model(model)
+    place = device_named(device)
+    net = source.model.to(place).eval()
+    x, own = load_image(image, source.size)
+    if tuple(own) != (x.shape[3], x.shape[2]):
+        out.print(f"{image}: {own[0]}x{own[1]}, cut and resized to {x.shape[3]}x{x.shape[2]} for {source.name}")
+    budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
+    search = options.attack(attack, budget, steps, quantize=True, queries=queries)
+    goal: Goal = Untargeted() if target is None else Targeted(target)
+    x = x.to(place)
+    before = _says(net, x)
+    y = torch.tensor([int(before.argmax()) if label is None else label], device=place)
+    with progress(f"{source.name}, {search.name}", quiet) as report:
+        result = search(net, x, y, seed=seed, goal=goal, progress=report)
+    save_image(result.x_adv[0], out_file)
+    read = load_image(str(out_file), None)[0].to(place)
+    after = _says(net, read)
+    out.print(f"before  {_answer(source, before)}")
+    out.print(f"after   {_answer(source, after)}   read back from {out_file}")
+    changed = int((read != x).any(1).sum())
+    if not bool(result.forwards):
+        out.print(f"the model does not say {source.class_name(int(y))} to begin with; nothing was changed")
+    elif bool(result.fooled) and torch.equal(read, result.x_adv) and int(after.argmax()) == int(result.prediction):
+        out.print(f"fooled  {changed} pixels changed, {int(result.steps)} steps, verified on the file")
+        return
+    else:
+        out.print(f"not fooled within {budget}; the best try changes {changed} pixels: more --k or more --steps")
+    raise typer.Exit(1)
+
+
+def _says(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The probabilities of one image, (classes,)."""
+    with borrowed(model, x.device):
+        return Oracle(model, Untargeted()).answers(x, 1).softmax(1)[0]
+
+
+def _answer(source: Source, probabilities: torch.Tensor) -> str:
+    best = int(probabilities.argmax())
+    return f"{source.class_name(best)} ({float(probabilities[best]):.1%})"

@@ -1,0 +1,78 @@
+"""Attacks that the shared loop drives: one evaluation and one update of every image at a time."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.goals import Goal, Untargeted
+from sparsepgd.problem.oracle import Evaluation, Model, Oracle, borrowed
+from sparsepgd.search.attack import Attack, Found, Task, queue
+from sparsepgd.search.loop import Images, run, sweep
+from sparsepgd.search.noise import Noise
+from sparsepgd.threat import Threat
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Stepwise(Attack, Generic[S]):
+    """An attack is its start, its proposal and its update; its state S is a dataclass of tensors."""
+
+    needs_gradient: ClassVar[bool] = True
+
+    @abstractmethod
+    def start(self, threat: Threat, images: Images, noise: Noise) -> S:
+        """The state before the first evaluation."""
+
+    @abstractmethod
+    def propose(self, threat: Threat, images: Images, state: S) -> Tensor:
+        """The points to evaluate, (B, C, H, W), within the budget."""
+
+    @abstractmethod
+    def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S:
+        """The state after an evaluation of the proposed points."""
+
+    def for_call(self, noise: Noise) -> Stepwise[S]:
+        """The attack with all that is drawn once for a call decided."""
+        return self
+
+    def search(self, task: Task) -> Found:
+        decided = self.for_call(task.noise)
+        best = run(decided, task.oracle, task.threat, task.waiting, task.noise, task.batch_size, task.progress)
+        steps = best.step.clamp(max=self.evaluations - 1)
+        tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
+        return Found(best.x_adv, best.loss, steps, tried, tried if self.needs_gradient else torch.zeros_like(tried))
+
+    def perturb(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        seed: int = 0,
+        goal: Goal | None = None,
+        index: Tensor | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
+        """Adversarial images for training: unchecked, unverified, the whole batch at once.
+
+        No value is read by the host. With early_stop, images that the model gets wrong come back as they are.
+        """
+        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
+        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
+        noise = Noise(seed)
+        with borrowed(model, x.device):
+            with torch.no_grad():
+                clean = oracle.logits(x)
+            images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
+            best = sweep(self.for_call(noise), oracle, threat, images, noise)
+            if not self.early_stop:
+                return best.x_adv
+            wrong = clean.argmax(1) != y
+            return torch.where(wrong[:, None, None, None], x, best.x_adv)
