@@ -1,16 +1,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test docs nightly browser clean
 
 demo: .venv/installed
 	$(BIN)/spgd evaluate
 
-test: .venv/installed-dev
+test: .venv/installed-dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -q
+
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "pages in site/index.html"
+
+nightly: .venv/installed-dev
+	$(BIN)/python -m pytest -n 2 -q -m nightly
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -22,6 +29,17 @@ test: .venv/installed-dev
 .venv/installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@ .venv/installed
+
+.venv/installed-docs: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+# for the tests of the page; where no browser can be installed they are skipped
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+	echo "no browser could be installed: its tests are skipped"
 
 clean:
 	rm -rf .venv

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import options
-from sparsepgd.problem.oracle import full_precision
+from sparsepgd.problem.precision import full_precision
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
 from sparsepgd.zoo import networks

@@ -19,13 +19,30 @@ LAYERS = [
     "zoo",
     "evaluation",
     "training",
+    "detection",
+    "adapters",
     "report",
     "options",
     "tables",
+    "reproduce",
     "commands",
     "cli",
     "__main__",
 ]
+
+HEAVY = {
+    "PIL",
+    "art",
+    "foolbox",
+    "jinja2",
+    "matplotlib",
+    "pydantic",
+    "rich",
+    "scipy",
+    "torchattacks",
+    "torchvision",
+    "typer",
+}
 
 
 def imports(file: Path) -> set[str]:
@@ -50,19 +67,20 @@ def test_imports_go_to_the_left_only() -> None:
 
 
 def test_the_model_is_called_in_one_place() -> None:
+    """By the oracle; what it calls is the model as it is, or as the engine runs it."""
     calls = []
     for file in sorted((SOURCE / "search").rglob("*.py")) + sorted((SOURCE / "problem").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("model", "self.model"):
                 calls.append(file.name)
-    assert calls == ["oracle.py"]
+    assert sorted(set(calls)) == ["engine.py", "oracle.py"]
 
 
 def test_importing_changes_and_prints_nothing() -> None:
     program = (
         "import sys, torch; state = torch.get_rng_state(); threads = torch.get_num_threads(); import sparsepgd; "
         "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads(); "
-        "assert not {'matplotlib', 'scipy.optimize', 'typer', 'rich', 'pydantic'} & set(sys.modules)"
+        f"assert not {HEAVY} & set(sys.modules), {HEAVY} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

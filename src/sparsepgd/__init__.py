@@ -3,9 +3,12 @@
 from sparsepgd import errors
 from sparsepgd.evaluation.autoattack import AutoAttack
 from sparsepgd.evaluation.curves import SmallestK, accuracy_over_steps, smallest_k, steps_histogram
+from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
+from sparsepgd.problem.engine import Engine
 from sparsepgd.search import Attack, SparseAutoAttack, SparsePGD, SparseRS
-from sparsepgd.threat import Budget, Columns, Features, Frame, Patches, Pattern, Pixels, Rows, Shape
+from sparsepgd.threat import Budget, Columns, Features, Frame, Groups, Patches, Pattern, Pixels, Rows, Shape
+from sparsepgd.training import train
 
 __version__ = "0.1.0"
 
@@ -14,9 +17,12 @@ __all__ = [
     "AutoAttack",
     "Budget",
     "Columns",
+    "Data",
+    "Engine",
     "Features",
     "Frame",
     "Goal",
+    "Groups",
     "Patches",
     "Pattern",
     "Pixels",
@@ -24,6 +30,7 @@ __all__ = [
     "Rows",
     "Shape",
     "SmallestK",
+    "Source",
     "SparseAutoAttack",
     "SparsePGD",
     "SparseRS",
@@ -31,6 +38,9 @@ __all__ = [
     "Untargeted",
     "accuracy_over_steps",
     "errors",
+    "load_data",
+    "load_model",
     "smallest_k",
     "steps_histogram",
+    "train",
 ]

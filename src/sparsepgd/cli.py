@@ -8,8 +8,15 @@ import typer
 
 import sparsepgd
 from sparsepgd.commands.attack import attack
+from sparsepgd.commands.bench import measure
 from sparsepgd.commands.common import err
+from sparsepgd.commands.compare import compare
+from sparsepgd.commands.detect import detect
 from sparsepgd.commands.evaluate import evaluate, verify
+from sparsepgd.commands.leaderboard import leaderboard
+from sparsepgd.commands.report import report
+from sparsepgd.commands.reproduce import reproduce
+from sparsepgd.commands.train import train
 from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 
@@ -21,8 +28,15 @@ app = typer.Typer(
     help=sparsepgd.__doc__,
 )
 app.command()(evaluate)
+app.command()(compare)
 app.command()(attack)
 app.command()(verify)
+app.command()(train)
+app.command()(detect)
+app.command()(report)
+app.command()(reproduce)
+app.command()(leaderboard)
+app.command("bench")(measure)
 app.command("zoo")(list_zoo)
 
 

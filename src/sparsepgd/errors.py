@@ -17,10 +17,13 @@ SparsePGDError
 │   ├── DeviceError                 the model and the images are on different devices
 │   └── NoGradientError             a gradient attack on a model without gradients
 ├── UnsupportedError (ValueError)   an attack cannot do this goal or pattern, an option is unknown
+│   └── MissingPackageError         (ImportError) what was asked for comes with an extra that is not installed
 └── SourceError (ValueError)        a model, data set or image that cannot be found or read
 
 SparsePGDWarning (UserWarning)
+├── EngineWarning                   compiled code or CUDA graphs do not work with this model
 ├── ProbabilitiesWarning            the outputs look like probabilities, not logits
+├── TrainingWarning                 a training run was taken back after NaN, or overfits catastrophically
 └── VerificationWarning             an attack returned something that the verifier rejects
 """
 
@@ -93,6 +96,10 @@ class UnsupportedError(SparsePGDError, ValueError):
     """An attack cannot do what was asked, or an option is unknown."""
 
 
+class MissingPackageError(UnsupportedError, ImportError):
+    """A package that only an extra brings is not installed."""
+
+
 class SourceError(SparsePGDError, ValueError):
     """A model, data set or image cannot be found or read."""
 
@@ -101,8 +108,16 @@ class SparsePGDWarning(UserWarning):
     """The base of all warnings of this package."""
 
 
+class EngineWarning(SparsePGDWarning):
+    """The model cannot be run as fast as it was asked for; the result is the same."""
+
+
 class ProbabilitiesWarning(SparsePGDWarning):
     """The model's outputs look like probabilities; attacks need logits."""
+
+
+class TrainingWarning(SparsePGDWarning):
+    """A training run was taken back to its last good state, or its robustness is an illusion."""
 
 
 class VerificationWarning(SparsePGDWarning):

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from sparsepgd.evaluation.curves import accuracy_over_k
@@ -68,3 +70,22 @@ def models(cards: Sequence[Card]) -> Table:
         trained = f"{card.method}, {card.epochs} epochs"
         table.add_row(card.name, f"{card.parameters:,}", f"{card.clean_accuracy:.1%}", robust, trained)
     return table
+
+
+def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, caption: str = "") -> Table:
+    """A narrow table of words that are there already; the first column is a name."""
+    table = Table(
+        title=title, title_justify="left", caption=caption, caption_justify="left",
+        box=box.SIMPLE, pad_edge=False, padding=0,
+    )  # fmt: skip
+    for place, column in enumerate(header):
+        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same as Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.strip().replace("|", r"\|") for cell in line) + " |" for line in lines)

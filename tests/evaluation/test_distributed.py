@@ -142,8 +142,8 @@ def test_each_worker_of_a_machine_gets_a_gpu(gpus: int, expected: str | None, mo
 
 @pytest.mark.parametrize(("world", "count", "size"), [(1, 500, 100), (2, 120, 60), (8, 12, 2), (8, 3, 1)])
 def test_left_out_the_chunks_are_short_enough_for_all(world: int, count: int, size: int) -> None:
-    assert runs._chunk_size(images(1).expand(count, -1, -1, -1), None, world) == size
-    assert runs._chunk_size(images(1).expand(count, -1, -1, -1), 4, world) == 4
+    assert runs.chunk_size(images(1).expand(count, -1, -1, -1), None, world) == size
+    assert runs.chunk_size(images(1).expand(count, -1, -1, -1), 4, world) == 4
 
 
 def test_a_worker_with_other_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

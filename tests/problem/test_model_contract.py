@@ -261,7 +261,7 @@ def test_precision_settings_of_either_kind_are_switched_off_and_given_back(setti
         pytest.skip("this torch has only the older switches")
     program = f"""
 import torch
-from sparsepgd.problem.oracle import full_precision
+from sparsepgd.problem.precision import full_precision
 def state():
     newer = hasattr(torch.backends.cudnn, "conv")
     places = (torch.backends.cudnn.conv, torch.backends.cuda.matmul) if newer else ()

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import sparsepgd as sp
 from conftest import NoLook, SmallConvNet, images, labelled
+from sparsepgd.problem import rows
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.search import loop
+from sparsepgd.search import loop, table
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
 
@@ -26,7 +27,8 @@ def test_how_often_the_host_looks_does_not_change_who_is_fooled(
     attack = sp.SparsePGD(sp.Budget(k=2), steps=12, early_stop=early_stop)
     expected = attack(model, x, y, batch_size=4)
     assert 0 < int(expected.fooled.sum()) < 9
-    monkeypatch.setattr(loop, "_steps_between_looks", lambda device: every)
+    monkeypatch.setattr(table, "waits_for_host", lambda device: True)
+    monkeypatch.setattr(table, "LONGEST", every)
     result = attack(model, x, y, batch_size=4)
     assert torch.equal(result.fooled, expected.fooled)
     assert torch.equal(result.steps, expected.steps)
@@ -69,7 +71,7 @@ def test_progress_ends_at_the_total_and_never_goes_back() -> None:
 def test_select_and_join_are_inverse_on_nested_rows() -> None:
     step = torch.arange(4)
     best = loop.Best(torch.rand(4, 1, 2, 2), torch.rand(4), step > 1, step)
-    both = loop.join(loop.select(best, slice(0, 3)), loop.select(best, torch.tensor([3])))
+    both = rows.join(rows.select(best, slice(0, 3)), rows.select(best, torch.tensor([3])))
     for name in ("x_adv", "loss", "fooled", "step"):
         assert torch.equal(getattr(both, name), getattr(best, name))
 
@@ -91,8 +93,8 @@ def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
     with borrowed(net, x.device):
         oracle = Oracle(model, sp.Untargeted())
         waiting = queue(threat, oracle, x, y, oracle.answers(x, 5), None)
-        rows = loop.Images.entering(waiting, threat, quantize=False)
+        here = loop.Images.entering(waiting, threat, quantize=False)
         with NoLook():
-            loop.sweep(attack, oracle, threat, rows, Noise(0))
+            loop.sweep(attack, oracle, threat, here, Noise(0))
     assert wants == {False}
     assert all(p.grad is None for p in net.parameters())

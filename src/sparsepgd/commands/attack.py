@@ -10,15 +10,19 @@ import typer
 
 from sparsepgd import options
 from sparsepgd.commands.common import (
+    MODELS,
     AttackName,
     Device,
     Eps,
     K,
+    Normalise,
     PatternName,
     Queries,
     Quiet,
     Seed,
     Steps,
+    Trust,
+    Weights,
     device_named,
     out,
     progress,
@@ -31,7 +35,10 @@ from sparsepgd.threat import Budget
 
 def attack(
     image: Annotated[str, typer.Argument(help="A picture file, or bundled:NUMBER.")],
-    model: Annotated[str, typer.Option(help="zoo:NAME or FILE.py:FACTORY.")] = "zoo:small-plain",
+    model: Annotated[str, typer.Option(help=f"{MODELS}.")] = "zoo:small-plain",
+    weights: Weights = None,
+    trust: Trust = False,
+    normalise: Normalise = None,
     label: Annotated[int | None, typer.Option(help="The true class; left out: what the model says.")] = None,
     target: Annotated[int | None, typer.Option(help="The class the model shall say; left out: any other.")] = None,
     k: K = 20,
@@ -46,7 +53,7 @@ def attack(
     quiet: Quiet = False,
 ) -> None:
     """Attack one picture on the 8-bit grid, write it as PNG, read it back and say what the model sees."""
-    source = load_model(model)
+    source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     place = device_named(device)
     net = source.model.to(place).eval()
     x, own = load_image(image, source.size)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,26 +15,36 @@ import typer
 
 from sparsepgd import options, tables, zoo
 from sparsepgd.commands.common import (
+    MODELS,
+    Choose,
+    CompiledCode,
+    DataName,
     Device,
     Eps,
     K,
     Model,
+    Normalise,
     PatternName,
+    PrecisionName,
     Queries,
     Quiet,
     Seed,
     Steps,
+    Trust,
+    Weights,
     device_named,
     err,
     out,
     progress,
 )
-from sparsepgd.evaluation import figures, runs, sanity
+from sparsepgd.evaluation import runs, sanity
 from sparsepgd.evaluation.curves import Smallest
 from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.folders import load
-from sparsepgd.evaluation.records import Notice, Record
-from sparsepgd.evaluation.sources import Source, load_data, load_model
+from sparsepgd.evaluation.records import About, Notice, Record
+from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
+from sparsepgd.problem.shapes import shape_of
+from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.search.ensemble import Member
 from sparsepgd.threat import Budget
 
@@ -40,19 +52,27 @@ from sparsepgd.threat import Budget
 @joined()
 def evaluate(
     model: Model = None,
-    data: Annotated[str, typer.Option(help="bundled, npz:FILE with arrays x and y, or folder:DIR.")] = "bundled",
-    n: Annotated[int | None, typer.Option("-n", help="Only the first n images.")] = None,
-    size: Annotated[int | None, typer.Option(help="Cut and resize the pictures of a folder to this side.")] = None,
+    weights: Weights = None,
+    trust: Trust = False,
+    normalise: Normalise = None,
+    data: DataName = "bundled",
+    n: Annotated[int | None, typer.Option("-n", help="Only so many images.")] = None,
+    choose: Choose = None,
+    size: Annotated[int | None, typer.Option(help="Cut and resize pictures to this side.")] = None,
     k: K = 20,
     pattern: PatternName = "pixel",
     eps: Eps = "1",
-    attack: Annotated[str, typer.Option(help=f"{', '.join(options.ATTACKS)}; several: spgd,rs")] = "spgd",
+    attack: Annotated[
+        str, typer.Option(help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: spgd,rs")
+    ] = "spgd",
     steps: Steps = 60,
     queries: Queries = 1000,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
     k_curve: Annotated[bool, typer.Option("--k-curve", help="The smallest k up to --k for each image.")] = False,
     batch_size: Annotated[int | None, typer.Option(help="Images at work at a time.")] = None,
+    precision: PrecisionName = None,
+    compiled: CompiledCode = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder for the records, runs/... if left out; run again to go on.")
     ] = None,
@@ -65,18 +85,27 @@ def evaluate(
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
-    sources = [load_model(name) for name in model or [f"zoo:{name}" for name in zoo.names()]]
+    names = model or [f"zoo:{name}" for name in zoo.names()]
+    sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in names]
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
+        words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)
         out_dir = Path("runs") / options.run_name(attack, pattern, k, words)
     workers = Workers.here()
     out.quiet = not workers.first
     place = device_named(device or workers.device)
-    x, y = (tensor.to(place) for tensor in load_data(data, n, size or sources[0].size))
-    go = partial(runs.run, data=(x, y), chunk=chunk, batch_size=batch_size, workers=workers)
+    images = load_data(data, n, size or sources[0].size, choose=options.choice(choose)).for_classes(sources[0].classes)
+    x, y = (tensor.to(place) for tensor in images)
+    runs.chunk_size(x, chunk, workers.world)  # what is wrong is said before anything is shown
+    budget.resolve(shape_of(x))
+    for source in sources:
+        out.print(source.about, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{data}: {images.about}", markup=False, highlight=False, soft_wrap=True)
+    engine = options.engine(precision, compiled)
+    go = partial(runs.run, data=(x, y), chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     plan = _Plan(
-        list(zip(titles, attackers, strict=True)), sources, data, len(x), place, go, k if k_curve else None, quiet
+        list(zip(titles, attackers, strict=True)), sources, data, images, place, go, k if k_curve else None, quiet
     )
     found: list[list[list[Record]]] = []  # by seed, attack, model
     for number in range(seed, seed + seeds):
@@ -85,6 +114,8 @@ def evaluate(
         rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(sources)]
         out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     if out_dir is not None:
+        plan.lay_side_by_side(out_dir)
+        out.print(f"page in {out_dir / PAGE}", soft_wrap=True)
         out.print(f"records in {out_dir}", soft_wrap=True)
     if not plan.fresh:
         out.print("this run was finished before and only read; delete the folder to run it again")
@@ -92,13 +123,17 @@ def evaluate(
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder with run.json and adversarial.safetensors.")],
-    model: Annotated[str, typer.Option(help="The model of the run: zoo:NAME or FILE.py:FACTORY.")],
+    model: Annotated[str, typer.Option(help=f"The model of the run: {MODELS}.")],
+    weights: Weights = None,
+    trust: Trust = False,
+    normalise: Normalise = None,
     device: Device = None,
 ) -> None:
     """Check every success of a finished run again, from its files and the model alone."""
     place = device_named(device)
     reported = sum(row.fooled for row in load(folder).rows)
-    held = runs.recheck(folder, load_model(model).model.to(place), device=place)
+    source = load_model(model, weights=weights, trust=trust, normalise=normalise)
+    held = runs.recheck(folder, source.model.to(place), device=place)
     out.print(f"{held} of {reported} reported successes hold")
     if held < reported:
         raise typer.Exit(1)
@@ -111,19 +146,19 @@ class _Plan:
     attacks: Sequence[tuple[str, Member]]  # with their titles
     sources: Sequence[Source]
     data: str
-    images: int
+    images: Data
     place: torch.device
     go: Callable[..., Record]
     k_max: int | None  # of a curve over k
     quiet: bool
     fresh: bool = False  # whether anything had to be done
+    pages: list[Path] = field(default_factory=list)  # folders that have one
 
     def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
         """All attacks on all models, each shown as soon as it is there."""
         names = [source.name for source in self.sources]
-        caption = (
-            f"{self.images} images of {self.data}, seed {seed}, {self.place}; pixels and steps: median of the fooled"
-        )
+        count = len(self.images.x)
+        caption = f"{count} images of {self.data}, seed {seed}, {self.place}; pixels and steps: median of the fooled"
         found = []
         folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])
         for (title, attack), places in zip(self.attacks, folders, strict=True):
@@ -133,7 +168,7 @@ class _Plan:
             _show(title, caption, named)
             if self.k_max is not None:
                 out.print(tables.over_k(named, self.k_max, "robust accuracy over k"))
-            self.draw(named, places)
+            self.draw(records, places)
         for i, name in enumerate(names):
             robust = {a.name: of[i].robust_accuracy for (_, a), of in zip(self.attacks, found, strict=True)}
             _say(name, sanity.compare(robust))
@@ -143,19 +178,29 @@ class _Plan:
         """One attack on one model; an interrupt says how to go on."""
         self.fresh |= folder is None or not (folder / "run.json").is_file()
         names = {"model": source.name, "data": self.data}
+        about = About(
+            class_names=source.classes or self.images.class_names, command=shlex.join(["spgd", *sys.argv[1:]])
+        )
         try:
             with progress(f"{source.name}, {attack.name}", self.quiet) as report:
-                return self.go(folder, attack, source.model.to(self.place), config=names, seed=seed, progress=report)
+                net = source.model.to(self.place)
+                return self.go(folder, attack, net, config=names, seed=seed, progress=report, about=about)
         except KeyboardInterrupt:
             how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
             err.print(f"interrupted{how}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
 
-    def draw(self, named: Sequence[tuple[str, Record]], places: Sequence[Path | None]) -> None:
-        """The curves as a picture beside each record; of several workers the first draws."""
-        for (name, record), folder in zip(named, places, strict=True):
+    def draw(self, records: Sequence[Record], places: Sequence[Path | None]) -> None:
+        """A page beside each record; of several workers the first draws."""
+        for record, folder in zip(records, places, strict=True):
             if folder is not None and record.finished and not out.quiet:
-                figures.draw(record, folder, name, self.k_max)
+                refresh_page([folder], folder / PAGE)
+                self.pages.append(folder)
+
+    def lay_side_by_side(self, base: Path) -> None:
+        """One more page, of all runs, if there are several."""
+        if len(self.pages) > 1:
+            refresh_page(self.pages, base / PAGE)
 
 
 def _show(title: str, caption: str, named: Sequence[tuple[str, Record]]) -> None:

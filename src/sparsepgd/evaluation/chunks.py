@@ -14,13 +14,15 @@ from torch import Tensor
 
 from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
 from sparsepgd.evaluation.records import Chunk, Notice, Part, Row
-from sparsepgd.problem import Result
-from sparsepgd.problem.oracle import Model
+from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.search.ensemble import Member, for_rows
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import LEVELS, Budget
 
 FINE = 1000  # units of progress in an image
+TOGETHER = 64  # images that the model is asked about at a time, if the caller has no wish
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,7 @@ class Task:
     y: Tensor
     seed: int
     batch_size: int | None
+    engine: Engine | None
     progress: Progress | None
 
     @property
@@ -53,6 +56,7 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
     """One chunk: its rows, and its adversarial images as they are stored."""
     begun = time.perf_counter()
     index = torch.arange(start, stop, device=task.x.device)
+    engine = {} if task.engine is None else {"engine": task.engine}  # others' attacks need not know it
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = task.part(start, stop)(
@@ -63,9 +67,10 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
             index=index,
             batch_size=task.batch_size,
             progress=_report(task, start, stop, fooled),
+            **engine,
         )
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
-    rows = _rows(result, task.y[start:stop], start)
+    rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
     chunk = Chunk(run=run_id, images="", part=part, rows=rows, warnings=tuple(_kept(caught, part)))
     return chunk, _stored(result.x_adv, task.quantize)
 
@@ -98,11 +103,24 @@ def _report(task: Task, start: int, stop: int, fooled: int) -> Progress | None:
     return within
 
 
-def _rows(result: Result, y: Tensor, start: int) -> tuple[Row, ...]:
+def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
+    """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
+    asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
+    found = {}
+    with borrowed(task.model, x.device):
+        oracle = Oracle(task.model, Untargeted())
+        for name, (images, said) in asked.items():
+            probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
+            values = probability.gather(1, said[:, None])[:, 0].tolist()
+            found[name] = [round(value, 6) if math.isfinite(value) else None for value in values]
+    return found
+
+
+def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[float | None]]) -> tuple[Row, ...]:
     names = ("clean_prediction", "prediction", "clean_correct", "fooled", "l0", "groups", "steps", "forwards")
     columns = {name: getattr(result, name).tolist() for name in (*names, "backwards")}
     loss = [value if math.isfinite(value) else None for value in result.loss.tolist()]
-    columns |= {"label": y.tolist(), "loss": loss, "broken_by": list(result.broken_by)}
+    columns |= {"label": y.tolist(), "loss": loss, "broken_by": list(result.broken_by), **confidences}
     return tuple(
         Row(index=start + i, **{name: column[i] for name, column in columns.items()}) for i in range(len(result))
     )

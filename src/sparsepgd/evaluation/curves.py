@@ -33,7 +33,16 @@ def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
     beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
     queries: constant_schedule=True or rescale=False). Of an ensemble: over the steps of all members together.
     """
-    taken, fooled, right = _columns(result, "steps", "fooled", "clean_correct")
+    return _accuracy_over(result, "steps")
+
+
+def accuracy_over_queries(result: Steps) -> tuple[Tensor, Tensor]:
+    """(forward passes, robust accuracy after that many), as `accuracy_over_steps`."""
+    return _accuracy_over(result, "forwards")
+
+
+def _accuracy_over(result: Steps, count: str) -> tuple[Tensor, Tensor]:
+    taken, fooled, right = _columns(result, count, "fooled", "clean_correct")
     broken = taken[fooled > 0]
     most = taken.amax()[None] if len(taken) else taken
     steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.threat import Budget, Pattern, Shape
 
@@ -65,8 +66,8 @@ def model_digest(model: Model) -> str | None:
     return total.hexdigest()
 
 
-def environment(device: torch.device) -> dict[str, str]:
-    """Versions and hardware."""
+def environment(device: torch.device, engine: Engine | None = None) -> dict[str, str]:
+    """Versions and hardware, and how the model is run, if that was asked for."""
     from sparsepgd import __version__
 
     cuda = device.type == "cuda"
@@ -77,6 +78,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "system": platform.platform(),
         "device": str(device),
         "hardware": torch.cuda.get_device_name(device) if cuda else f"{_processor()}, {os.cpu_count()} cores",
+        **({} if engine is None else {"engine": f"precision={engine.precision}, compile={engine.compile}"}),
     }
 
 

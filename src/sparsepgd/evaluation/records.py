@@ -43,6 +43,8 @@ class Row(Strict):
     backwards: int
     loss: float | None  # None: not searched, or not finite
     broken_by: str | None
+    clean_confidence: float | None = None  # the probability of the predicted class; None: not measured, not finite
+    confidence: float | None = None  # of `prediction`, on the adversarial image
 
 
 class Part(Strict):
@@ -63,6 +65,13 @@ class Chunk(Strict):
     warnings: tuple[Notice, ...] = ()
 
 
+class About(Strict):
+    """What is good to know of a run but does not decide its result: a run that goes on may have another one."""
+
+    class_names: tuple[str, ...] = ()  # () if they are not known
+    command: str | None = None  # the command line; None: called from Python
+
+
 class Head(Strict):
     """What is known before the first image is attacked."""
 
@@ -71,6 +80,7 @@ class Head(Strict):
     configuration: dict[str, Any]
     environment: dict[str, str]
     classes: int
+    about: About = About()
     warnings: tuple[Notice, ...] = ()
 
 

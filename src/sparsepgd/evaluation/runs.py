@@ -23,10 +23,11 @@ from sparsepgd.evaluation import identity, sanity
 from sparsepgd.evaluation.chunks import FINE, Task, attack_chunk, decoded, image_file
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
-from sparsepgd.evaluation.records import Chunk, Head, Notice, Record
+from sparsepgd.evaluation.records import About, Chunk, Head, Notice, Record
 from sparsepgd.evaluation.summary import wilson
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_images, check_labels
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.problem.verify import verify
 from sparsepgd.search.ensemble import Member
@@ -47,9 +48,11 @@ def run(
     seed: int = 0,
     chunk: int | None = None,
     batch_size: int | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
     workers: Workers = ALONE,
+    about: About | None = None,
 ) -> Record:
     """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
 
@@ -59,20 +62,21 @@ def run(
     `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
     `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
+    `about`: the names of the classes and the command line, for readers of the record.
     """
     check_images(data[0], bool(getattr(attack, "quantize", False)))
     x, y = data[0].detach(), check_labels(data[1], data[0])
-    size = _chunk_size(x, chunk, workers.world)
-    task = Task(attack, model, x, y, seed, batch_size, progress if workers.first else None)
+    size = chunk_size(x, chunk, workers.world)
+    task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
     if folder is None and workers.world > 1:
         raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
     if folder is None:
-        head = _head(task, configuration)
+        head = _head(task, configuration, about)
         return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], attack.name, "")
     place = Folder(folder)
     with place.held() if workers.first else nullcontext():
-        found = workers.share(lambda: _opened(place, task, configuration))
+        found = workers.share(lambda: _opened(place, task, configuration, about))
         if other := identity.differences(found.configuration, configuration):
             raise UnsupportedError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
         return found if isinstance(found, Record) else _go_on(place, task, found, size, stop, workers)
@@ -128,7 +132,7 @@ def _unique(words: Sequence[str]) -> list[str]:
     return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
 
 
-def _chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
+def chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
     """Left to us, a chunk is so short that there is one for every worker."""
     if not len(x):
         raise SourceError("no images to attack; use at least one")
@@ -137,22 +141,23 @@ def _chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
     return chunk or min(CHUNK if x.device.type == "cpu" else CHUNK_ON_DEVICE, -(-len(x) // world))
 
 
-def _head(task: Task, configuration: identity.Plain) -> Head:
+def _head(task: Task, configuration: identity.Plain, about: About | None) -> Head:
     found = sanity.examine(task.model, task.x, task.y, task.batch_size)
     return Head(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=configuration,
-        environment=identity.environment(task.x.device),
+        environment=identity.environment(task.x.device, task.engine),
         classes=found.classes,
+        about=about or About(),
         warnings=found.notices,
     )
 
 
-def _opened(place: Folder, task: Task, configuration: identity.Plain) -> Head:
+def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About | None) -> Head:
     """The run in the folder, a Record if it is finished; begun if there is none."""
     found = _found(place, configuration)
     if found is None:
-        found = _head(task, configuration)
+        found = _head(task, configuration, about)
         place.begin(found)
     return found
 
@@ -173,7 +178,7 @@ def _found(place: Folder, configuration: identity.Plain) -> Head | None:
 def _go_on(
     place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
-    head = _mixed(head, workers.gather(identity.environment(task.x.device)))
+    head = _mixed(head, workers.gather(identity.environment(task.x.device, task.engine)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(place.chunks(run_id), len(task.x), size))
     stopped = False

@@ -16,7 +16,8 @@ from sparsepgd.errors import NoGradientError, ProbabilitiesWarning
 from sparsepgd.evaluation.records import Notice, Row
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, full_precision, working_device
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.precision import full_precision
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time

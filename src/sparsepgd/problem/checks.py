@@ -17,7 +17,8 @@ def check_images(x: Tensor, quantize: bool = False) -> None:
         raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
     if x.dim() != 4:
         raise ShapeError(
-            f"images of shape {tuple(x.shape)}; expected (B, C, H, W), e.g. x[None] for a single image (C, H, W)"
+            f"images of shape {tuple(x.shape)}; expected (B, C, H, W), e.g. x[None] for a single image (C, H, W); "
+            "for features (B, F) and signals (B, C, L) use pattern=Features() or Groups(...)"
         )
     if not x.is_floating_point():
         raise DTypeError(f"images of type {x.dtype}; expected floating point in [0, 1], e.g. x.float() / 255")

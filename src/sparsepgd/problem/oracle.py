@@ -20,6 +20,7 @@ from sparsepgd.errors import (
     ProbabilitiesWarning,
 )
 from sparsepgd.problem.goals import Goal, LossName
+from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
 
@@ -42,6 +43,7 @@ class Oracle:
     loss: LossName = "ce"
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
     device: torch.device | None = None  # where the model is asked; None: where the images are
+    scale: float = 1.0  # of the loss while its gradient is taken
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32."""
@@ -75,8 +77,8 @@ class Oracle:
                     "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
                 )
             loss = self.goal.loss(logits, label, self.loss)
-            (g,) = torch.autograd.grad(loss.sum(), point)
-        return self._seen(logits.detach(), loss.detach(), y, label, g)
+            (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
+        return self._seen(logits.detach(), loss.detach(), y, label, g / self.scale if self.scale != 1 else g)
 
     def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""
@@ -147,40 +149,6 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
                 module.training = mode
             for parameter in trainable:
                 parameter.requires_grad_(True)
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """No autocast, no TF32: what is counted is counted in float32."""
-    kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    with _no_tf32(), torch.autocast(kinds[0], enabled=False), torch.autocast(kinds[-1], enabled=False):
-        yield
-
-
-@contextmanager
-def _no_tf32() -> Iterator[None]:
-    """torch has older and newer switches for this and refuses a mixture: those are used that the caller uses."""
-    try:
-        cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    except RuntimeError:
-        cudnn_newer: Any = torch.backends.cudnn
-        switches: list[Any] = [cudnn_newer.conv, torch.backends.cuda.matmul]
-        before = [switch.fp32_precision for switch in switches]
-        try:
-            for switch in switches:
-                switch.fp32_precision = "ieee"
-            yield
-        finally:
-            for switch, value in zip(switches, before, strict=True):
-                switch.fp32_precision = value
-        return
-    try:
-        torch.backends.cudnn.allow_tf32 = False
-        torch.set_float32_matmul_precision("highest")
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = cudnn
-        torch.set_float32_matmul_precision(matmul)
 
 
 def _describe(output: object) -> str:

@@ -18,14 +18,32 @@ from sparsepgd.threat.norms import group_l0
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
-    """One row an image."""
+class Extent:
+    """How much was changed, one row an image."""
 
     within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, if asked for, the 8-bit grid
-    reached: Tensor  # (B,) bool: within, and the goal is reached
-    prediction: Tensor  # (B,) int64
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, Omega_0
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict(Extent):
+    """The same, and what the model says."""
+
+    reached: Tensor  # (B,) bool: within, and the goal is reached
+    prediction: Tensor  # (B,) int64
+
+
+def measure(budget: Budget, x: Tensor, x_adv: Tensor, *, quantize: bool = False) -> Extent:
+    """Compare ``x_adv`` (B, C, H, W) with ``x``; pixels count as changed if any bit of their value did."""
+    changed = x_adv != x  # NaN counts as changed
+    pixels = changed.any(1)
+    groups, coverable = _groups(changed, budget)
+    within = coverable & (groups <= budget.k)
+    within &= _values_ok(x, x_adv, changed, budget, quantize)
+    if budget.allowed is not None:
+        within &= ~(pixels & ~budget.allowed.to(x.device)).flatten(1).any(1)
+    return Extent(within, pixels.flatten(1).sum(1), groups)
 
 
 def verify(
@@ -39,17 +57,11 @@ def verify(
     quantize: bool = False,
     batch_size: int = 64,
 ) -> Verdict:
-    """Judge ``x_adv`` (B, C, H, W) against ``x``; pixels count as changed if any bit of their value did."""
-    changed = x_adv != x  # NaN counts as changed
-    pixels = changed.any(1)
-    groups, coverable = _groups(changed, budget)
-    within = coverable & (groups <= budget.k)
-    within &= _values_ok(x, x_adv, changed, budget, quantize)
-    if budget.allowed is not None:
-        within &= ~(pixels & ~budget.allowed.to(x.device)).flatten(1).any(1)
+    """Judge ``x_adv`` (B, C, H, W) against ``x``."""
+    extent = measure(budget, x, x_adv, quantize=quantize)
     logits = oracle.answers(x_adv, batch_size)
-    reached = within & oracle.goal.reached(logits, y, label)
-    return Verdict(within, reached, logits.argmax(1), pixels.flatten(1).sum(1), groups)
+    reached = extent.within & oracle.goal.reached(logits, y, label)
+    return Verdict(extent.within, extent.l0, extent.groups, reached, logits.argmax(1))
 
 
 def _groups(changed: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from sparsepgd.errors import ShapeError, UnsupportedError, VerificationWarning
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.result import Result
+from sparsepgd.problem.rows import select
+from sparsepgd.problem.shapes import of_any_shape
 from sparsepgd.problem.verify import verify
-from sparsepgd.search.loop import Progress, Waiting, select
+from sparsepgd.search.loop import Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Threat
 
@@ -33,6 +36,7 @@ class Task:
     waiting: Waiting
     noise: Noise
     batch_size: int
+    engine: Engine
     progress: Progress | None
 
 
@@ -77,6 +81,7 @@ class Attack(ABC):
     def search(self, task: Task) -> Found:
         """Look for adversarial images; what is claimed is verified afterwards."""
 
+    @of_any_shape
     def __call__(
         self,
         model: Model,
@@ -88,6 +93,7 @@ class Attack(ABC):
         logits: Callable[[Any], Tensor] | None = None,
         index: Tensor | None = None,
         batch_size: int | None = None,
+        engine: Engine | None = None,
         progress: Progress | None = None,
     ) -> Result:
         """Attack every image that does not meet the goal by itself, and verify what was found.
@@ -95,7 +101,8 @@ class Attack(ABC):
         `goal`: Untargeted() unless given. `logits`: picks the logits out of the model's output.
         `index`: (B,) numbers that name the images to the random numbers, 0 to B - 1 unless given, so that
         a data set can be attacked in parts with the same result. `batch_size`: images on the device at a
-        time. `progress`: called with (evaluations done, at most, images fooled).
+        time. `engine`: precision and compiled code of the search. `progress`: called with (evaluations done, at
+        most, images fooled).
         The images may stay on the host while the model is on a GPU; the result is where the images are.
         """
         check_images(x, self.quantize)
@@ -114,7 +121,7 @@ class Attack(ABC):
             waiting = queue(threat, oracle, x, y, clean, index)
             rows = (~oracle.goal.reached(clean, y, waiting.label)).nonzero()[:, 0]
             chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=x.device))
-            found = self.search(Task(oracle, threat, chosen, Noise(seed), size, progress))
+            found = self.search(Task(oracle, threat, chosen, Noise(seed), size, engine or Engine(), progress))
             return self._result(oracle, x, y, waiting.label, clean, rows, found, size)
 
     def _result(

@@ -16,7 +16,9 @@ from torch import Tensor
 from sparsepgd.errors import BudgetError, ShapeError, UnsupportedError
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.shapes import of_any_shape
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.sparse_rs import SparseRS
@@ -87,6 +89,7 @@ class SparseAutoAttack:
             accuracy[name] = left / len(result) if len(result) else torch.nan
         return accuracy
 
+    @of_any_shape
     def __call__(
         self,
         model: Model,
@@ -98,6 +101,7 @@ class SparseAutoAttack:
         logits: Callable[[Any], Tensor] | None = None,
         index: Tensor | None = None,
         batch_size: int | None = None,
+        engine: Engine | None = None,
         progress: Progress | None = None,
     ) -> Result:
         """As for every attack. The counters are sums over the members that worked on the image."""
@@ -106,7 +110,7 @@ class SparseAutoAttack:
                 f"SparseAutoAttack counts every wrong answer, but goal={goal!r}; for a target use "
                 "SparsePGD(budget)(..., goal=goal), or SparseAutoAttack(budget, targeted=True) to try likely targets"
             )
-        call = _Call(model, x, y, seed, logits, index, batch_size, progress)
+        call = _Call(model, x, y, seed, logits, index, batch_size, engine, progress)
         with call.checked(self.budget, self.quantize) as clean:
             return call.cascade(list(zip(self.names, self.members, strict=True)), clean)
 
@@ -134,12 +138,18 @@ class TopTargets:
     def evaluations(self) -> int:
         return self.most * self.attack.evaluations
 
+    @of_any_shape
     def __call__(self, model: Model, x: Tensor, y: Tensor, **options: Any) -> Result:
         call = _Call(model, x, y, **options)
         with call.checked(self.budget, self.quantize) as clean:
-            wrong = clean.scatter(1, call.y[:, None], -torch.inf)
-            targets = wrong.topk(min(self.most, clean.shape[1] - 1)).indices  # (B, most), the likeliest first
+            targets = likeliest_wrong(clean, call.y, self.most)
             return call.cascade([(self.name, self.attack, rank) for rank in targets.unbind(1)], clean)
+
+
+def likeliest_wrong(clean: Tensor, y: Tensor, most: int) -> Tensor:
+    """(B, most) classes, the likeliest first; fewer if the model has fewer wrong ones. `clean`: logits."""
+    wrong = clean.scatter(1, y[:, None], -torch.inf)
+    return wrong.topk(min(most, clean.shape[1] - 1)).indices
 
 
 @dataclass(eq=False)
@@ -153,6 +163,7 @@ class _Call:
     logits: Callable[[Any], Tensor] | None = None
     index: Any = None
     batch_size: int | None = None
+    engine: Engine | None = None
     progress: Progress | None = None
 
     @contextmanager
@@ -181,18 +192,19 @@ class _Call:
         shares = [getattr(run[1], "evaluations", 1) * len(self.x) for run in runs]
         for stage, (name, member, *target) in enumerate(runs):
             rows, fooled = result.robust.nonzero()[:, 0], int(result.fooled.sum())
-            report = partial(_tell, self.progress, sum(shares[:stage]), shares[stage], sum(shares), fooled)
+            report = partial(tell, self.progress, sum(shares[:stage]), shares[stage], sum(shares), fooled)
             if len(rows):
                 options = {"seed": self.seed, "logits": self.logits, "batch_size": self.batch_size, "progress": report}
+                engine = {} if self.engine is None else {"engine": self.engine}  # others' attacks need not know it
                 goal = {"goal": Targeted(target[0][rows], accept="any")} if target else {}
                 attack, x, y, index = for_rows(member, rows), self.x[rows], self.y[rows], self.index[rows]
-                part = attack(self.model, x, y, index=index, **options, **goal)
+                part = attack(self.model, x, y, index=index, **options, **engine, **goal)
                 result = merge(result, rows, part, name)
             report(1, 1, int(result.fooled.sum()) - fooled)
         return result
 
 
-def _tell(progress: Progress | None, before: int, share: int, total: int, others: int, *own: int) -> None:
+def tell(progress: Progress | None, before: int, share: int, total: int, others: int, *own: int) -> None:
     """The progress of one run, told as that of the whole cascade."""
     done, most, fooled = own
     if progress is not None and total:

@@ -41,14 +41,18 @@ def _mix(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Noise:
-    """The source of all random numbers of one call."""
+    """The source of all random numbers of one call. A seed on the device, (), may change under a recorded step."""
 
-    seed: int
+    seed: int | Tensor
+
+    def again(self, attempt: int) -> Noise:
+        """Independent draws for a further attempt of the same call; attempt 0 has those of the call itself."""
+        return Noise(self.seed + attempt * _SECOND)
 
     def _words(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """64 random bits for each entry of (B, *shape)."""
-        seed = (self.seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        key = torch.full_like(index, seed)
+        seed = self.seed
+        key = seed.expand_as(index) if isinstance(seed, Tensor) else torch.full_like(index, signed(seed))
         for part in (int(stream), index, step):
             key = _mix(key + (torch.zeros_like(index) + part + 1) * _GOLDEN)
         counter = torch.arange(1, math.prod(shape) + 1, device=index.device) * _GOLDEN
@@ -68,6 +72,11 @@ class Noise:
         """A fair coin for the whole call."""
         zero = torch.zeros(1, dtype=torch.int64)
         return bool((self._words(Stream.COIN, zero, 0, (1,)) & 1).item())
+
+
+def signed(seed: int) -> int:
+    """Any integer as one of 64 bits."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _unit(words: Tensor) -> Tensor:

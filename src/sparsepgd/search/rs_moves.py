@@ -42,13 +42,11 @@ def choose(first: Tensor, one: Candidate, other: Candidate) -> Candidate:
 def render(threat: Threat, images: Images, candidate: Candidate) -> Tensor:
     """The candidate on the clean images, (B, C, H, W). Where groups overlap, the later one is seen."""
     count, lanes, k, _ = candidate.bits.shape
-    (c, h, w), (_, _, columns), device = threat.shape, threat.grid, images.x.device
-    kh, kw = threat.kernel.shape[2:]
-    corner = candidate.groups // columns * w + candidate.groups % columns
-    cell = torch.arange(kh, device=device)[:, None] * w + torch.arange(kw, device=device)
-    place = (corner[:, :, None] + cell.flatten()).view(count, 1, -1).expand(-1, lanes, -1)
+    (c, h, w), device = threat.shape, images.x.device
+    place, solid = threat.cells(candidate.groups)
+    place = place.view(count, 1, -1).expand(-1, lanes, -1)
     order = torch.arange(1, k + 1, device=device, dtype=torch.int32)[:, None]
-    code = (2 * order + candidate.bits) * (threat.kernel.flatten() > 0)  # 0: a hole of the pattern
+    code = (2 * order + candidate.bits) * solid[:, None]  # 0: a hole of the pattern
     blank = torch.zeros(count, lanes, c * h * w // lanes, dtype=torch.int32, device=device)
     seen = blank.scatter_reduce(2, place, code.flatten(2), "amax").view_as(images.x)
     return torch.where(seen > 0, torch.where(seen % 2 > 0, images.high, images.low), images.x)
@@ -83,18 +81,18 @@ class Swap:
     count: Tensor  # (queries,), how many points move
 
     def start(self, images: Images, noise: Noise) -> Candidate:
-        place, colour = _draw(noise, images, 0, self.grid, self.lanes * self.k)
-        groups, _ = _free_groups(place, None, images, self.k)
-        return Candidate(groups, _corners(colour, self.lanes, self.k, 1))
+        place, colour = draw_parts(noise, images, 0, self.grid, self.lanes * self.k)
+        groups, _ = free_groups(place, None, images, self.k)
+        return Candidate(groups, corners(colour, self.lanes, self.k, 1))
 
     def after(self, kept: Candidate, images: Images, it: Tensor, noise: Noise) -> Candidate:
         sizes = self.k, self.grid, self.lanes * self.k, self.lanes * TRIES
-        slot, place, colour, again = _draw(noise, images, it, *sizes)
+        slot, place, colour, again = draw_parts(noise, images, it, *sizes)
         rank, count = slot.argsort(1).argsort(1), self.count[it][:, None]
-        fresh, free = (each.gather(1, rank) for each in _free_groups(place, kept.groups, images, self.k))
+        fresh, free = (each.gather(1, rank) for each in free_groups(place, kept.groups, images, self.k))
         moved = rank < count
         groups = torch.where(moved & free, fresh, kept.groups)  # none is free: stay, change the colour
-        bits = _corners(colour, self.lanes, self.k, 1)
+        bits = corners(colour, self.lanes, self.k, 1)
         other = self._other_colour(kept, groups, images, slot.argmin(1), again)
         bits = torch.where((count == 1)[:, None, :, None], other[:, :, None, None], bits)
         return Candidate(groups, torch.where(moved[:, None, :, None], bits, kept.bits))
@@ -109,7 +107,7 @@ class Swap:
         )
         shown = kept.bits[..., 0].gather(2, slot[:, None].expand(-1, self.lanes, -1))
         now = torch.where(place == was, torch.where(shown, high, low), clean)
-        tries = _corners(again, self.lanes, TRIES)
+        tries = corners(again, self.lanes, TRIES)
         return _first_other(tries, torch.where(tries, high, low) != now)
 
 
@@ -135,9 +133,9 @@ class Paint:
         """Random places; content of random boxes, one over the other, but cell by cell for frames."""
         boxes = 0 if self.outward else self.k * min(20 * math.prod(self.size), 1000)  # hardly a cell stays bare
         colours = self.lanes * (boxes or self.k * math.prod(self.size))
-        place, size, top, left, colour = _draw(noise, images, 0, math.prod(self.grid), *[boxes] * 3, colours)
-        groups, _ = _free_groups(place, None, images, self.k)
-        bits = _corners(colour, self.lanes, self.k, colours // self.lanes // self.k)
+        place, size, top, left, colour = draw_parts(noise, images, 0, math.prod(self.grid), *[boxes] * 3, colours)
+        groups, _ = free_groups(place, None, images, self.k)
+        bits = corners(colour, self.lanes, self.k, colours // self.lanes // self.k)
         if boxes:
             last = self._last_boxes(size, top, left)[:, None].expand(-1, self.lanes, -1, -1)
             bits = F.pad(bits, (1, 0)).gather(3, last)  # a bare cell is 0
@@ -160,7 +158,7 @@ class Paint:
     def after(self, kept: Candidate, images: Images, it: Tensor, noise: Noise) -> Candidate:
         crowded = self.k > 1 or images.usable is not None
         sizes = self.k, 2 * self.k, 4, self.lanes * TRIES, math.prod(self.grid) * crowded
-        slot, shift, box, colour, place = _draw(noise, images, it, *sizes)
+        slot, shift, box, colour, place = draw_parts(noise, images, it, *sizes)
         moved = slot.argsort(1).argsort(1) < self.count[it][:, None]
         groups = torch.where(moved, self._shifted(kept.groups, shift, it), kept.groups)
         if crowded:
@@ -184,7 +182,7 @@ class Paint:
         wrong = on_old | on_new
         if images.usable is not None:
             wrong |= ~images.usable.flatten(1).gather(1, groups)
-        fresh, free = _free_groups(place, torch.cat([before, groups], 1), images, self.k)
+        fresh, free = free_groups(place, torch.cat([before, groups], 1), images, self.k)
         nth = (wrong.cumsum(1) - 1).clamp(min=0)
         instead = torch.where(free.gather(1, nth), fresh.gather(1, nth), before)  # none is free: stay
         return torch.where(wrong, instead, groups)
@@ -204,7 +202,7 @@ class Paint:
 
         lane = torch.arange(self.lanes, device=device)
         now = bits[torch.arange(len(bits), device=device)[:, None], lane, slot[:, None], cell[:, None]]
-        tries = _corners(colour, self.lanes, TRIES)
+        tries = corners(colour, self.lanes, TRIES)
         single = (sides == 1).all(1, keepdim=True)
         new = torch.where(single, _first_other(tries, tries != now[..., None]), tries[..., 0])
         flipped = now ^ (lane == _whole(box[:, 3:], self.lanes))
@@ -246,12 +244,12 @@ def _beginnings(kernel: Tensor, box: tuple[int, int]) -> Tensor:
     return rows * kernel.shape[1] + columns
 
 
-def _draw(noise: Noise, images: Images, it: Tensor | int, *sizes: int) -> tuple[Tensor, ...]:
+def draw_parts(noise: Noise, images: Images, it: Tensor | int, *sizes: int) -> tuple[Tensor, ...]:
     """The random numbers of an iteration, in parts of (B, size)."""
     return torch.split(noise.uniform(Stream.PROPOSAL, images.index, it, (sum(sizes),)), list(sizes), 1)
 
 
-def _corners(draw: Tensor, *shape: int) -> Tensor:
+def corners(draw: Tensor, *shape: int) -> Tensor:
     """Random corners of the colour cube, (B, *shape) bool."""
     return draw.reshape(-1, *shape) > 0.5
 
@@ -268,7 +266,7 @@ def _first_other(tries: Tensor, differs: Tensor) -> Tensor:
     return tries.gather(2, first)[..., 0] ^ ~good.any(1, keepdim=True)
 
 
-def _free_groups(draw: Tensor, taken: Tensor | None, images: Images, k: int) -> tuple[Tensor, Tensor]:
+def free_groups(draw: Tensor, taken: Tensor | None, images: Images, k: int) -> tuple[Tensor, Tensor]:
     """k random groups, usable and not taken, and whether each is real, since fewer may be left: (B, k) each."""
     if taken is not None:
         draw = draw.scatter(1, taken, -1.0)

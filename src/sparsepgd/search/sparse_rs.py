@@ -1,12 +1,14 @@
 """Sparse-RS (Croce, Andriushchenko, Singh, Flammarion and Hein, 2022): random search, for every pattern.
 
 A black box is asked for the loss of one random change at a time, and the change stays if the loss grew.
-What changes is in rs_moves.py, how much of it in rs_schedule.py.
+What changes is in rs_moves.py (rs_lists.py for index sets), how much of it in rs_schedule.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,10 +18,11 @@ from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.rs_lists import exchange_for
 from sparsepgd.search.rs_moves import Candidate, Moves, choose, moves_for, render
 from sparsepgd.search.rs_schedule import Schedule
 from sparsepgd.search.stepwise import Stepwise
-from sparsepgd.threat import Budget, Frame, Threat
+from sparsepgd.threat import Budget, Frame, Groups, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,8 @@ class SparseRS(Stepwise[State]):
     rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
     location_period: int = 4  # every how many queries the groups of a structured pattern move
 
-    needs_gradient = False
+    needs_gradient: ClassVar[bool] = False
+    made: ClassVar[Moves | None] = None  # the moves, where they are at hand
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +77,7 @@ class SparseRS(Stepwise[State]):
         return self.queries
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
-        first = self._moves(threat).start(images, noise)
+        first = self.moves_of(threat).start(images, noise)
         nothing = torch.full_like(images.clean_loss, -torch.inf)
         return State(first, nothing, torch.zeros_like(images.y, dtype=torch.bool), first)
 
@@ -90,9 +94,18 @@ class SparseRS(Stepwise[State]):
         loss = torch.where(better, seen.loss.to(state.loss.dtype), state.loss)
         fooled = torch.where(better, seen.fooled, state.fooled)
         it = (step + 1).clamp(max=self.queries - 1)  # the loop may run on; those proposals are never looked at
-        return State(kept, loss, fooled, self._moves(threat).after(kept, images, it, noise))
+        return State(kept, loss, fooled, self.moves_of(threat).after(kept, images, it, noise))
 
-    def _moves(self, threat: Threat) -> Moves:
+    def with_tables(self, threat: Threat) -> SparseRS:
+        attack = dataclasses.replace(self)
+        object.__setattr__(attack, "made", self.moves_of(threat))
+        return attack
+
+    def moves_of(self, threat: Threat) -> Moves:
+        if self.made is not None:
+            return self.made
         assert self.p_init is not None
         schedule = Schedule(self.queries, self.p_init, self.constant_schedule, self.rescale, self.location_period)
+        if isinstance(self.budget.pattern, Groups):
+            return exchange_for(schedule, self.budget.pattern, self.budget.k, threat.shape[0], threat.kernel.device)
         return moves_for(schedule, self.budget.pattern, self.budget.k, threat.shape, threat.kernel.device)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.goals import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.problem.precision import full_precision
+from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.loop import Images, select
+from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.threat import Threat
+from sparsepgd.threat import Features, Pixels, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +33,13 @@ class Questions:
     size: int  # points that the model is asked about at a time
     forwards: Tensor  # (B,) int64, counted here
     backwards: Tensor  # (B,) int64
+    tell: Callable[[int], None] | None = None  # hears of every further points asked
 
     def evaluate(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
         """Loss, success and, if asked for, the gradient of the loss at the points x (N, C, H, W)."""
         self._count(rows, 1, int(gradient))
-        y, label = self.images.y[rows], self.images.label[rows]
-        parts = [
-            self.oracle.evaluate(x[i : i + self.size], y[i : i + self.size], label[i : i + self.size], gradient)
-            for i in range(0, len(x), self.size)
-        ]
+        pairs = zip(torch.split(x, self.size), torch.split(rows, self.size), strict=True)
+        parts = [self.oracle.evaluate(each, self.images.y[i], self.images.label[i], gradient) for each, i in pairs]
         slopes = torch.cat([part.gradient for part in parts if part.gradient is not None]) if gradient else None
         return Evaluation(torch.cat([part.loss for part in parts]), torch.cat([part.fooled for part in parts]), slopes)
 
@@ -44,20 +47,27 @@ class Questions:
         """(N, classes)."""
         self._count(rows, 1, 0)
         with torch.no_grad():
-            return torch.cat([self.oracle.logits(x[i : i + self.size]) for i in range(0, len(x), self.size)])
+            return torch.cat([self.oracle.logits(each) for each in torch.split(x, self.size)])
+
+    def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
+        """What logits (N, classes) that are known already mean for the goal."""
+        y, label, goal = self.images.y[rows], self.images.label[rows], self.oracle.goal
+        loss = goal.loss(logits, label, self.oracle.loss)
+        return Evaluation(torch.where(logits.isfinite().all(1), loss, -torch.inf), goal.reached(logits, y, label), None)
 
     def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them.
 
-        `values`: from logits (n, classes) and their `rows` (n,) to (n, M). One forward pass and M backward ones.
+        `values`: from logits (n, classes) and their places in x (n,) to (n, M). One forward pass, M backward ones.
         """
         logits, gradients = [], []
-        for i in range(0, len(x), self.size):
+        for place in torch.split(torch.arange(len(x), device=x.device), self.size):
             with torch.enable_grad():
-                point = x[i : i + self.size].detach().requires_grad_()
+                point = x[place].detach().requires_grad_()
                 said = self.oracle.logits(point)
-                wanted = values(said, rows[i : i + self.size])
-                each = [torch.autograd.grad(one.sum(), point, retain_graph=True)[0] for one in wanted.unbind(1)]
+                wanted = values(said, place).unbind(1)
+                last = len(wanted) - 1
+                each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(wanted)]
             logits.append(said.detach())
             gradients.append(torch.stack(each, 1))
         slopes = torch.cat(gradients)
@@ -68,31 +78,108 @@ class Questions:
         once = torch.ones_like(rows)
         self.forwards.index_add_(0, rows, once * forwards)
         self.backwards.index_add_(0, rows, once * backwards)
+        if self.tell is not None:
+            self.tell(len(rows))
+
+
+@dataclass(eq=False)
+class Claims:
+    """The best point of each image so far: a success beats a failure, among equals the larger worth wins."""
+
+    x_adv: Tensor  # (B, C, H, W)
+    worth: Tensor  # (B,): the loss, unless the attack says something else, such as minus the pixels of a success
+    fooled: Tensor  # (B,) bool
+
+    @classmethod
+    def none(cls, images: Images) -> Claims:
+        return cls(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool))
+
+    def offer(self, x: Tensor, rows: Tensor, seen: Evaluation, worth: Tensor | None = None) -> None:
+        """Points x (N, C, H, W) within the budget; several may be of one image, of equals the first is taken."""
+        rank = (seen.loss if worth is None else worth).to(self.worth.dtype)
+        hit = torch.zeros_like(self.fooled, dtype=torch.uint8)
+        hit = hit.scatter_reduce(0, rows, seen.fooled.to(torch.uint8), "amax").bool()
+        rank = torch.where(seen.fooled == hit[rows], rank, -torch.inf)
+        most = torch.full_like(self.worth, -torch.inf).scatter_reduce(0, rows, rank, "amax")
+        place = torch.where(rank == most[rows], torch.arange(len(rows), device=rows.device), len(rows))
+        first = torch.full_like(hit, len(rows), dtype=torch.int64).scatter_reduce(0, rows, place, "amin")
+        better = ((hit & ~self.fooled) | ((hit == self.fooled) & (most > self.worth))) & (first < len(rows))
+        self.x_adv = torch.where(better[:, None, None, None], x[first.clamp(max=len(rows) - 1)], self.x_adv)
+        self.worth = torch.where(better, most, self.worth)
+        self.fooled = self.fooled | (better & hit)
 
 
 @dataclass(frozen=True, eq=False)
 class Standalone(Attack):
-    """Batch by batch; an attack is what it makes of a batch."""
+    """Batch by batch, in full precision; an attack is what it makes of a batch.
+
+    Of the result, `steps` are the points that were tried. Where an attack looks for the smallest perturbation,
+    early_stop=False lets it: the smallest success within k is kept, and with k as large as the image its native
+    answer is `result.groups`. With early_stop, the default, the first success within k ends the search.
+    """
+
+    goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted, Targeted)
 
     @abstractmethod
     def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """The points (B, C, H, W) it claims, within the budget. Images that are fooled should be asked no more."""
 
+    def going_on(self, claims: Claims) -> Tensor:
+        """The rows (n,) that are not done with."""
+        return (~claims.fooled | (not self.early_stop)).nonzero()[:, 0]
+
     def search(self, task: Task) -> Found:
         """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
+        if not isinstance(task.oracle.goal, self.goals):
+            able = " or ".join(f"{goal.__name__}(...)" for goal in self.goals)
+            kind = type(self).__name__
+            goal = type(task.oracle.goal).__name__
+            raise UnsupportedError(f"{kind} has no way to the goal {goal}; use {able}, or SparsePGD(budget)")
         waiting, parts, fooled = task.waiting, [], 0
-        total = len(waiting.x) * self.evaluations
         for start in range(0, len(waiting.x), task.batch_size):
             images = Images.entering(select(waiting, slice(start, start + task.batch_size)), task.threat, self.quantize)
             zero = torch.zeros_like(images.y)
-            ask = Questions(task.oracle, images, task.batch_size, zero, zero.clone())
-            x_adv = self.attack_batch(ask, task.threat, images, task.noise)
-            seen = task.oracle.evaluate(x_adv, images.y, images.label, False)
+            tell = self._teller(task, start, len(images.y), fooled)
+            ask = Questions(task.oracle, images, task.batch_size, zero, zero.clone(), tell)
+            with full_precision():
+                x_adv = self.attack_batch(ask, task.threat, images, task.noise)
+                seen = task.oracle.evaluate(x_adv, images.y, images.label, False)
             parts.append([x_adv, seen.loss, ask.forwards.clone(), ask.forwards, ask.backwards])
             fooled += int(seen.fooled.sum())
-            if task.progress is not None:
-                task.progress(min(start + task.batch_size, len(waiting.x)) * self.evaluations, total, fooled)
+            self._teller(task, start + len(images.y), 0, fooled)(0)
         if not parts:
             zero = torch.zeros_like(waiting.y)
             return Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero)
         return Found(*(torch.cat(part).to(waiting.x.device) for part in zip(*parts, strict=True)))
+
+    def _teller(self, task: Task, before: int, under_way: int, fooled: int) -> Callable[[int], None]:
+        """Adds up the points asked for a batch; the host need not look at the device for that."""
+        asked = 0
+
+        def tell(points: int) -> None:
+            nonlocal asked
+            asked = min(asked + points, under_way * self.evaluations)
+            if task.progress is not None:
+                task.progress(before * self.evaluations + asked, len(task.waiting.x) * self.evaluations, fooled)
+
+        return tell
+
+
+def check_points(attack: Attack) -> None:
+    """For attacks that know single pixels and features, and no other pattern."""
+    pattern = attack.budget.pattern
+    if not isinstance(pattern, Pixels | Features):
+        raise UnsupportedError(
+            f"{type(attack).__name__} changes single points, but the budget counts {pattern.unit}; "
+            "use Budget(k) or Budget(k, pattern=Features()), or SparsePGD or SparseRS for this pattern"
+        )
+
+
+def keep_best(attack: Attack, threat: Threat, images: Images, x: Tensor, score: Tensor) -> Tensor:
+    """The points x (B, C, H, W) with all but the k groups of the best score (B, *grid) as in the clean images."""
+    return images.render(x - images.x, threat.top_k(score.float(), images.usable), attack.quantize)
+
+
+def changed(threat: Threat, images: Images, x: Tensor) -> Tensor:
+    """(B,), how many single pixels or features of x are not those of the clean images."""
+    return (threat.gather((x != images.x).float()) > 0).flatten(1).sum(1)

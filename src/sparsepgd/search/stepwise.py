@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from torch import Tensor
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.oracle import Evaluation, Model, Oracle, borrowed
 from sparsepgd.search.attack import Attack, Found, Task, queue
-from sparsepgd.search.loop import Images, run, sweep
+from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.table import run
 from sparsepgd.threat import Threat
 
 S = TypeVar("S")
@@ -42,9 +44,26 @@ class Stepwise(Attack, Generic[S]):
         """The attack with all that is drawn once for a call decided."""
         return self
 
+    def with_tables(self, threat: Threat) -> Stepwise[S]:
+        """The attack with what it looks up for images of one shape at hand."""
+        return self
+
     def search(self, task: Task) -> Found:
-        decided = self.for_call(task.noise)
-        best = run(decided, task.oracle, task.threat, task.waiting, task.noise, task.batch_size, task.progress)
+        oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
+        work = len(waiting.x) * self.evaluations
+        engine = task.engine.decided(waiting.x, device, work, self.needs_gradient)
+        with engine.running(oracle.model, device) as model:
+            best = run(
+                self.for_call(task.noise).with_tables(threat),
+                oracle,
+                threat,
+                waiting,
+                task.noise,
+                task.batch_size,
+                quick=dataclasses.replace(oracle, model=model, scale=engine.scale),
+                engine=engine,
+                progress=task.progress,
+            )
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         return Found(best.x_adv, best.loss, steps, tried, tried if self.needs_gradient else torch.zeros_like(tried))
@@ -64,15 +83,27 @@ class Stepwise(Attack, Generic[S]):
 
         No value is read by the host. With early_stop, images that the model gets wrong come back as they are.
         """
+        with borrowed(model, x.device):
+            return self.in_borrowed(model, x, y, Noise(seed), goal, index, logits)
+
+    def in_borrowed(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        noise: Noise,
+        goal: Goal | None = None,
+        index: Tensor | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
+        """`perturb` with a model that is borrowed already; it can be recorded as a CUDA graph."""
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
         oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
-        noise = Noise(seed)
-        with borrowed(model, x.device):
-            with torch.no_grad():
-                clean = oracle.logits(x)
-            images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
-            best = sweep(self.for_call(noise), oracle, threat, images, noise)
-            if not self.early_stop:
-                return best.x_adv
-            wrong = clean.argmax(1) != y
-            return torch.where(wrong[:, None, None, None], x, best.x_adv)
+        with torch.no_grad():
+            clean = oracle.logits(x)
+        images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
+        best = sweep(self.for_call(noise).with_tables(threat), oracle, threat, images, noise)
+        if not self.early_stop:
+            return best.x_adv
+        wrong = clean.argmax(1) != y
+        return torch.where(wrong[:, None, None, None], x, best.x_adv)

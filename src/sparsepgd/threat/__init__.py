@@ -1,6 +1,7 @@
 """What the adversary may do: patterns, budgets and the norms that measure them."""
 
 from sparsepgd.threat.budget import LEVELS, Budget, Threat
+from sparsepgd.threat.groups import Groups
 from sparsepgd.threat.patterns import Columns, Features, Frame, Patches, Pattern, Pixels, Rows, Shape
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Columns",
     "Features",
     "Frame",
+    "Groups",
     "Patches",
     "Pattern",
     "Pixels",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import AllowedError, BudgetError, PatternError
+from sparsepgd.threat.groups import Groups, Tables
 from sparsepgd.threat.patterns import Pattern, Pixels
 
 LEVELS = 255  # the largest level of an 8-bit image
@@ -38,6 +41,26 @@ class Budget:
 
     def resolve(self, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Threat:
         """The budget for images of one shape (C, H, W): checked once, then only tensor operations."""
+        return _resolved(self, shape, torch.device(device))
+
+    def _resolve(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
+        _, height, width = shape
+        threat = self._listed(shape, device) if isinstance(self.pattern, Groups) else self._sliding(shape, device)
+        groups = math.prod(threat.grid)
+        if self.k > groups:
+            raise BudgetError(
+                f"k={self.k} {self.pattern.unit}, but a {height}x{width} image has {groups}; use k <= {groups}"
+            )
+        if self.allowed is not None:
+            if self.allowed.shape[-2:] != (height, width):
+                raise AllowedError(
+                    f"allowed mask of {tuple(self.allowed.shape)} for images of {height}x{width}; "
+                    "use (H, W) or (B, H, W) of the same size"
+                )
+            _check_usable(self, threat)
+        return threat
+
+    def _sliding(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
         channels, height, width = shape
         kernel = self.pattern.kernel(height, width)
         rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
@@ -47,20 +70,13 @@ class Budget:
                 "use a smaller pattern or larger images"
             )
         grid = (channels if self.pattern.per_channel else 1, rows, columns)
-        groups = grid[0] * rows * columns
-        if self.k > groups:
-            raise BudgetError(
-                f"k={self.k} {self.pattern.unit}, but a {height}x{width} image has {groups}; use k <= {groups}"
-            )
-        threat = Threat(self, shape, grid, kernel.to(device)[None, None])
-        if self.allowed is not None:
-            if self.allowed.shape[-2:] != (height, width):
-                raise AllowedError(
-                    f"allowed mask of {tuple(self.allowed.shape)} for images of {height}x{width}; "
-                    "use (H, W) or (B, H, W) of the same size"
-                )
-            _check_usable(self, threat)
-        return threat
+        return Threat(self, shape, grid, kernel.to(device)[None, None])
+
+    def _listed(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
+        assert isinstance(self.pattern, Groups)
+        tables = Tables.of(self.pattern.sets, self.pattern.cells(shape), device)
+        row = torch.ones(1, 1, 1, tables.members.shape[1], device=device)  # as many cells as the largest set has
+        return Threat(self, shape, (1, 1, len(self.pattern.sets)), row, tables)
 
     def __repr__(self) -> str:
         parts = [f"k={self.k}", repr(self.pattern)]
@@ -76,32 +92,57 @@ class Threat:
     """A budget resolved for one image shape.
 
     ``expand`` is E, the map from chosen groups to the pixels they cover, equation (map) of the paper;
-    ``gather`` is its adjoint, the convolution of the backward pass. With a 1x1 kernel both are the identity.
+    ``gather`` is its adjoint, the convolution of the backward pass. With a 1x1 kernel both are the identity; for
+    index sets both are look-ups in tables.
     """
 
     budget: Budget
     shape: tuple[int, int, int]  # C, H, W
     grid: tuple[int, int, int]  # the group grid: channels (1, or C for Features), rows, columns
-    kernel: Tensor  # (1, 1, kh, kw)
+    kernel: Tensor  # (1, 1, kh, kw); of index sets, one row of cells
+    tables: Tables | None = None  # of index sets
 
     @property
     def pointwise(self) -> bool:
         """Whether a group is one point, so that the group grid is the image itself."""
-        return self.kernel.numel() == 1
+        return self.kernel.numel() == 1 and self.tables is None
+
+    @property
+    def lanes(self) -> int:
+        """In how many channels a cell of a group changes: all of them, or 1 where entries count alone."""
+        pattern = self.budget.pattern
+        alone = pattern.features if isinstance(pattern, Groups) else pattern.per_channel
+        return 1 if alone else self.shape[0]
+
+    def cells(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """Groups (B, k), numbers of the flat grid -> their cells, (B, k, cells) places in the flat image (in the
+        flat tensor, where entries count alone), and which of them are solid: a kernel has holes, a set an end."""
+        if self.tables is not None:
+            place = self.tables.members[groups]
+            return place.clamp(min=0), place >= 0
+        width, columns = self.shape[2], self.grid[2]
+        kh, kw = self.kernel.shape[2:]
+        corner = groups // columns * width + groups % columns
+        cell = torch.arange(kh, device=groups.device)[:, None] * width + torch.arange(kw, device=groups.device)
+        return corner[:, :, None] + cell.flatten(), (self.kernel.flatten() > 0).expand(*groups.shape, -1)
 
     def expand(self, v: Tensor) -> Tensor:
         """(B, *grid) -> (B, 1 or C, H, W): min(TConv(v, kernel), 1)."""
         if self.pointwise:
             return v
+        if self.tables is not None:
+            return self.tables.expand(v.flatten(1)).view(len(v), -1, *self.shape[1:])
         with torch.autocast(v.device.type, enabled=False):
             return F.conv_transpose2d(v, self.kernel.to(v.dtype)).clamp(max=1)
 
     def gather(self, values: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, *grid): channels summed (unless they count alone), then Conv with the kernel."""
-        if not self.budget.pattern.per_channel:
+        if self.lanes > 1:
             values = values.sum(1, keepdim=True)
         if self.pointwise:
             return values
+        if self.tables is not None:
+            return self.tables.gather(values.flatten(1)).view(len(values), *self.grid)
         with torch.autocast(values.device.type, enabled=False):
             return F.conv2d(values, self.kernel.to(values.dtype))
 
@@ -148,8 +189,18 @@ class Threat:
         allowed = allowed.to(device or self.kernel.device)
         pixels = allowed.expand(count, *allowed.shape[-2:])[:, None]
         values = pixels.float()
-        usable = (values if self.pointwise else F.conv2d(values, self.kernel.to(values.device))) > 0
+        if self.tables is not None:
+            here = values if self.lanes == self.shape[0] else values.expand(-1, self.shape[0], -1, -1)
+            usable = self.tables.to(values.device).gather(here.flatten(1)).view(count, *self.grid) > 0
+        else:
+            usable = (values if self.pointwise else F.conv2d(values, self.kernel.to(values.device))) > 0
         return pixels, usable.expand(count, *self.grid)
+
+
+@lru_cache(maxsize=64)
+def _resolved(budget: Budget, shape: tuple[int, int, int], device: torch.device) -> Threat:
+    """Kept, so that a step which is recorded does not bring the kernel to the device again."""
+    return budget._resolve(shape, device)
 
 
 def _exact_reach(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

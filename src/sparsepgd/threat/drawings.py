@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from sparsepgd.errors import KernelError, SourceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Ink = Literal["auto", "dark", "light", "alpha"]
 Contour = NDArray[np.float64]  # (points, 2), closed
@@ -93,6 +95,8 @@ def from_image(path: str | Path, size: int | None = None, ink: Ink = "auto") -> 
     drawn = _ink(_open(path), path, ink)
     if size is not None:
         _check_size(size)
+        from PIL import Image
+
         scale = size / max(drawn.size)
         width, height = (max(1, round(side * scale)) for side in drawn.size)
         drawn = drawn.resize((width, height), Image.Resampling.BOX)
@@ -162,6 +166,8 @@ def _glyph(character: str) -> list[Contour]:
 
 
 def _open(path: str | Path) -> Image.Image:
+    from PIL import Image
+
     try:
         with Image.open(path) as image:
             return image.convert("RGBA")
@@ -179,6 +185,8 @@ def _ink(image: Image.Image, path: str | Path, ink: Ink) -> Image.Image:
         raise SourceError(f"{path} has no transparency, all of it would be ink; use ink='dark' or 'light'")
     if ink == "alpha" or (ink == "auto" and transparent):
         return alpha
+    from PIL import Image
+
     paper = Image.new("RGBA", image.size, "black" if ink == "light" else "white")
     grey = Image.alpha_composite(paper, image).convert("L")
     return grey if ink == "light" else grey.point([255 - level for level in range(256)])

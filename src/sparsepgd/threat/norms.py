@@ -11,16 +11,19 @@ holds at least one of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from sparsepgd.errors import BudgetError, PatternError, ShapeError, SparsePGDError
+from sparsepgd.threat.groups import Groups
 from sparsepgd.threat.patterns import Pattern
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,7 +38,7 @@ def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
     A pixel is non-zero if any of its channels is; with a pattern per channel, each entry counts.
     """
     kernel = _kernel(delta, pattern)
-    if kernel.size == 1:  # single points do not overlap
+    if not isinstance(kernel, Groups) and kernel.size == 1:  # single points do not overlap
         return torch.from_numpy(np.count_nonzero(_magnitudes(delta, pattern), (1, 2, 3))).to(delta.device)
     norms = [
         sum(_minimum(_incidence(plane.nonzero(), plane.shape, kernel, b)) for plane in planes)
@@ -52,15 +55,14 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
     """
     kernel = _kernel(delta, pattern)
     x = _magnitudes(delta, pattern)
-    chosen = _group_mask(v, (*x.shape[:2], x.shape[2] - len(kernel) + 1, x.shape[3] - len(kernel[0]) + 1))
-    a, b = kernel.nonzero()
+    chosen = _group_mask(v, (*x.shape[:2], *_grid(x.shape[2:], kernel)))
     norms = np.zeros(len(x), np.int64)
     for image, plane in np.ndindex(x.shape[:2]):
         changed = x[image, plane] != 0
-        i, j = chosen[image, plane].nonzero()
-        rows, columns = i[:, None] + a, j[:, None] + b  # (groups, ones of the kernel)
-        norms[image] += changed[rows, columns].any(1).sum()
-        changed[rows, columns] = False
+        groups = [_cells(kernel, i, j) for i, j in zip(*chosen[image, plane].nonzero(), strict=True)]
+        norms[image] += sum(bool(changed[cells].any()) for cells in groups)
+        for cells in groups:
+            changed[cells] = False
         if changed.any():
             where = np.argwhere(changed)[0].tolist()
             raise BudgetError(f"image {image}: v leaves the non-zero pixel {where} bare; v must cover delta")
@@ -100,11 +102,14 @@ def cover_number(support: Iterable[int], groups: Iterable[Collection[int]]) -> i
     return _minimum(_matrix(rows, columns, (len(row), len(restricted))))
 
 
-def _kernel(delta: Tensor, pattern: Pattern) -> Bools:
-    """The pattern's kernel (kh, kw), after a look at whether it and delta fit."""
+def _kernel(delta: Tensor, pattern: Pattern) -> Bools | Groups:
+    """The pattern's kernel (kh, kw), or its index sets, after a look at whether they and delta fit."""
     if delta.dim() != 4:
         raise ShapeError(f"delta of shape {tuple(delta.shape)}; expected (B, C, H, W)")
-    height, width = delta.shape[2:]
+    channels, height, width = delta.shape[1:]
+    if isinstance(pattern, Groups):
+        pattern.cells((channels, height, width))
+        return pattern
     kernel: Bools = pattern.kernel(height, width).cpu().numpy() != 0
     if kernel.shape[0] > height or kernel.shape[1] > width:
         size = "x".join(map(str, kernel.shape))
@@ -113,10 +118,31 @@ def _kernel(delta: Tensor, pattern: Pattern) -> Bools:
 
 
 def _magnitudes(delta: Tensor, pattern: Pattern) -> Floats:
-    """|delta| in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W)."""
+    """|delta| in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W).
+
+    For index sets one plane, (B, 1, 1, indices)."""
     x = delta.detach().to("cpu", torch.float64).abs()
+    if isinstance(pattern, Groups):
+        listed: Floats = (x if pattern.features else x.amax(1)).reshape(len(x), 1, 1, -1).numpy()
+        return listed
     magnitudes: Floats = (x if pattern.per_channel else x.amax(1, keepdim=True)).numpy()
     return magnitudes
+
+
+def _grid(shape: tuple[int, ...], kernel: Bools | Groups) -> tuple[int, int]:
+    """Rows and columns of the group grid."""
+    if isinstance(kernel, Groups):
+        return 1, len(kernel.sets)
+    return shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
+
+
+def _cells(kernel: Bools | Groups, i: int, j: int) -> tuple[Ints, Ints]:
+    """Rows and columns of the pixels of one group."""
+    if isinstance(kernel, Groups):
+        cells = np.array(kernel.sets[j])
+        return np.zeros_like(cells), cells
+    a, b = kernel.nonzero()
+    return i + a, j + b
 
 
 def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
@@ -130,8 +156,10 @@ def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
     return chosen
 
 
-def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools, image: int) -> csr_array:
+def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools | Groups, image: int) -> csr_array:
     """A for the pixels (rows, columns) of an image: which positions of the kernel's corner reach each."""
+    if isinstance(kernel, Groups):
+        return _listed_incidence(pixels[1], kernel, image)
     (y, x), (a, b) = pixels, kernel.nonzero()
     gh, gw = shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
     i, j = y[:, None] - a, x[:, None] - b  # (pixels, ones of the kernel)
@@ -146,12 +174,29 @@ def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools, 
     return _matrix(pixel, (used.cumsum() - 1)[group], (len(y), int(used.sum())))
 
 
+def _listed_incidence(pixels: Ints, groups: Groups, image: int) -> csr_array:
+    """A for some indices: which sets hold each."""
+    row = {index: i for i, index in enumerate(pixels.tolist())}
+    found = [[row[index] for index in one if index in row] for one in groups.sets]
+    pairs = [(i, j) for j, held in enumerate(filter(None, found)) for i in held]
+    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
+    bare = np.setdiff1d(np.arange(len(pixels)), rows)
+    if len(bare):
+        raise BudgetError(f"image {image}: index {pixels[bare[0]]}, which is non-zero, is in no group; leave it")
+    return _matrix(rows, columns, (len(pixels), sum(map(bool, found))))
+
+
 def _matrix(rows: Ints, columns: Ints, shape: tuple[int, int]) -> csr_array:
+    from scipy.sparse import csr_array  # half a second to import
+
     return csr_array((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
 
 
 def _minimum(A: csr_array) -> int:
     """The least number of columns that cover all rows: split A into parts, bound each, solve the rest."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     if (np.diff(A.indptr) == 1).all():  # groups do not overlap: pixels, rows, columns
         return len(np.unique(A.indices))
     pixels = A.shape[0]

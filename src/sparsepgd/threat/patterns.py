@@ -2,7 +2,8 @@
 
 Every pattern is a 0/1 kernel that slides over the image with stride 1 (paper, section "sPGD for
 Structured Sparse Perturbations"): 1x1 for pixels, 1xW for rows, Hx1 for columns, rxr for patches,
-any drawing for shapes. The position of the kernel's upper left corner names the group.
+any drawing for shapes. The position of the kernel's upper left corner names the group. (The exception is
+in groups.py: index sets.)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Pattern(ABC):
 
     structured: ClassVar[bool] = True  # chooses the paper's defaults for structured perturbations
     per_channel: ClassVar[bool] = False  # True: each channel of a pixel counts on its own
+    any_shape: ClassVar[bool] = False  # True: asks for no rows and columns, so that x may be (B, F) or (B, C, L)
     unit: ClassVar[str]  # what k counts, in the plural, for messages and tables
 
     @abstractmethod
@@ -47,6 +49,7 @@ class Features(Pattern):
     """Single entries of the image tensor: each channel of a pixel counts on its own."""
 
     structured: ClassVar[bool] = False
+    any_shape: ClassVar[bool] = True
     per_channel: ClassVar[bool] = True
     unit: ClassVar[str] = "features"
 

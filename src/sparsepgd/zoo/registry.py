@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,9 +17,18 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.zoo.networks import preact_resnet18, small_preact_resnet
+from sparsepgd.zoo.networks import digits_resnet, preact_resnet18, small_preact_resnet, wide_resnet28_10
+from sparsepgd.zoo.resnet import resnet18, resnet34, vgg11
 
-ARCHITECTURES = {"preact_resnet18": preact_resnet18, "small_preact_resnet": small_preact_resnet}
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "preact_resnet18": preact_resnet18,
+    "small_preact_resnet": small_preact_resnet,
+    "digits_resnet": digits_resnet,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "vgg11": vgg11,
+    "wide_resnet28_10": wide_resnet28_10,
+}
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = "cifar10_test_500"
 

@@ -1,0 +1,166 @@
+"""Speed on one GPU: our attacks, the bare model and the authors' code in one run; how the cost grows; sAA at length.
+
+    python benchmarks/speed.py side-by-side --model NAME --weights A.safetensors [B.safetensors] --data images.npz \
+        --official path/to/sPGD --out benchmarks/results/speed-NAME.json
+    python benchmarks/speed.py growth --model NAME --weights ... --data ... --out benchmarks/results/growth-NAME.json
+    python benchmarks/speed.py saa --model NAME --weights ... --data ... --out benchmarks/results/saa-NAME.json
+
+`spgd bench` does the same for any model; this script needs torch alone, and measures sPGD on all images and
+Sparse-RS on half of them, as the goals are stated.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sparsepgd as sp
+from sparsepgd.evaluation import bench, rivals
+from sparsepgd.problem.engine import Engine, Meter
+from sparsepgd.zoo import networks
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=("side-by-side", "growth", "saa"))
+    parser.add_argument("--model", required=True, help="name for the record")
+    parser.add_argument("--arch", default="preact_resnet18")
+    parser.add_argument("--weights", type=Path, nargs="+", required=True)
+    parser.add_argument("--data", type=Path, required=True, help="npz with x (N, H, W, C) uint8 and y")
+    parser.add_argument("--official", type=Path)
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rs-seeds", type=int, default=3, help="of Sparse-RS, which takes long in the authors' code")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
+    model = getattr(networks, args.arch)()
+    state = {name: value for file in args.weights for name, value in load_file(file).items()}
+    model.load_state_dict(
+        {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    )
+    with np.load(args.data) as file:
+        x = torch.from_numpy(file["x"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
+        y = torch.from_numpy(file["y"][: args.n]).long().to(args.device)
+    return model.to(args.device).eval(), x, y
+
+
+def show(row: Any) -> None:
+    values = {name: value for name, value in dataclasses.asdict(row).items() if value is not None}
+    print({name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}, flush=True)
+
+
+def settings(args: argparse.Namespace) -> list[Any]:
+    return [("bf16", True), ("bf16", False)] if args.device == "cuda" else [("fp32", False)]
+
+
+def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    budget, half, seeds = sp.Budget(k=args.k), len(x) // 2, range(args.seeds)
+    theirs = rivals.official(args.official, args.k, args.steps, args.queries) if args.official else {}
+    full = bench.Bench(model, x, y, budget, args.steps, args.queries, seeds, min(512, len(x)))
+    part = dataclasses.replace(full, x=x[:half], y=y[:half], seeds=range(args.rs_seeds))
+    fast = settings(args)[:1]
+    gradient = {name: rival for name, rival in theirs.items() if "spgd" in name}
+    record = {
+        "spgd": bench.measure(full, fast, gradient, names=bench.ATTACKS[:2], tell=show),
+        "sparse-rs": bench.measure(
+            part, fast, {name: rival for name, rival in theirs.items() if "rs" in name}, names=("sparse-rs",), tell=show
+        ),
+    }
+    slower = dataclasses.replace(full, seeds=(0,))
+    record["spgd, not compiled"] = bench.measure(slower, settings(args)[1:2], {}, names=bench.ATTACKS[:1], tell=show)
+    return record
+
+
+def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Seconds of sPGD, 100 steps, against one quantity at a time; each measured after a warm-up."""
+    precision, compiled = settings(args)[0]
+    rows: list[dict[str, Any]] = []
+
+    def timed(what: str, value: int, x: Tensor, y: Tensor, k: int = args.k, batch_size: int | None = None) -> None:
+        attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
+        for _ in range(2):
+            engine = Engine(precision, compiled, meter=Meter())
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            start = time.perf_counter()
+            result = attack(model, x, y, engine=engine, batch_size=batch_size)
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+        memory = torch.cuda.max_memory_allocated() if args.device == "cuda" else None
+        us = 1e6 * seconds / max(int(result.forwards.sum()), 1)
+        rows.append({"what": what, "value": value, "seconds": seconds, "us": us, "memory": memory})
+        print({**rows[-1], "meter": dataclasses.asdict(engine.meter)}, flush=True)
+
+    many = [100, 300, 1000, 3000, 10_000] if args.device == "cuda" else [4, 8]
+    for count in many:
+        times = -(-count // len(x))
+        timed("images", count, x.repeat(times, 1, 1, 1)[:count], y.repeat(times)[:count])
+    for k in (1, 10, 100, 500):
+        timed("k", k, x, y, k=k)
+    for size in (64, 256, 1024):
+        timed("batch size", size, x, y, batch_size=size)
+    for side in (32, 64, 224):
+        count = min(len(x), 1000 if side == 32 else 250 if side == 64 else 60)
+        larger = F.interpolate(x[:count], side, mode="nearest")
+        timed("image side", side, larger, model_says(model, larger))
+    return {"rows": rows, "precision": precision, "compiled": compiled, "steps": 100}
+
+
+@torch.no_grad()
+def model_says(model: nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([model(part).argmax(1) for part in x.split(50)])
+
+
+def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """The cascade from a cold start, warm-up included."""
+    attack = sp.SparseAutoAttack(sp.Budget(k=args.k), args.steps, args.queries)
+    engine = Engine(meter=Meter())
+    start = time.perf_counter()
+    result = attack(model, x, y, engine=engine)
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "accuracy": attack.history(result),
+        "steps": args.steps,
+        "queries": args.queries,
+        "meter": dataclasses.asdict(engine.meter),
+    }
+
+
+def main() -> None:
+    args = arguments()
+    model, x, y = load(args)
+    record = {
+        "command": shlex.join(["python", "benchmarks/speed.py", *sys.argv[1:]]),
+        "model": args.model,
+        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "images": len(x),
+        "k": args.k,
+        **{"side-by-side": side_by_side, "growth": growth, "saa": saa}[args.work](args, model, x, y),
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""A foolbox script; the lines that differ stand below those they replace. pip install 'sparsepgd[foolbox]'"""
+
+import foolbox as fb
+
+import sparsepgd as sp
+from sparsepgd.adapters.foolbox import FoolboxAttack
+from sparsepgd.zoo import bundled_images, load
+
+images, labels = bundled_images(16)
+model = fb.PyTorchModel(load("small-plain").eval(), bounds=(0, 1), device="cpu")
+print(f"clean accuracy: {fb.utils.accuracy(model, images, labels):.1%}")
+
+# attack = fb.attacks.LinfPGD(steps=50)
+# epsilons = [2 / 255, 4 / 255, 8 / 255]
+attack = FoolboxAttack(sp.SparsePGD(sp.Budget(k=20), steps=50))
+epsilons = [1, 5, 20]  # pixels
+raw, clipped, is_adv = attack(model, images, labels, epsilons=epsilons)
+
+for epsilon, success in zip(epsilons, is_adv, strict=True):
+    print(f"{epsilon:2} pixels: robust accuracy {1 - success.float().mean():.1%}")

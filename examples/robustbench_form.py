@@ -1,0 +1,33 @@
+"""A checkpoint in the form of RobustBench or of the official code, without either of them.
+
+The robust models themselves come by name, through RobustBench's own loader (pip install 'sparsepgd[robustbench]'):
+
+    spgd evaluate --model robustbench:Standard --data cifar10 -n 1000
+    spgd evaluate --model robustbench:cifar10/L2/Rice2020Overfitting --data cifar10 -n 1000
+
+and files you have already, under the name of their network:
+
+    spgd evaluate --model wide_resnet28_10 --weights Standard.pt --data cifar10
+    spgd evaluate --model resnet18 --weights vanilla.pth --normalise cifar10 --data cifar10
+
+What is renamed and what is taken out of the file is listed in sparsepgd/zoo/checkpoints.py. Here the file is made on
+the spot from the shipped model, wrapped as training scripts do it.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+import sparsepgd as sp
+from sparsepgd import zoo
+
+state = zoo.load("small-plain").state_dict()
+with TemporaryDirectory() as folder:
+    file = Path(folder) / "checkpoint.pt"
+    torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}, "epoch": 40}, file)
+    source = sp.load_model("small_preact_resnet", weights=file)
+print(source.about)
+
+x, y = sp.load_data("cifar10" if Path("data/cifar-10-batches-py").is_dir() else "bundled", 32, choose="balanced")
+print(sp.SparseAutoAttack(sp.Budget(k=10), steps=30, queries=100)(source.model, x, y))

@@ -1,0 +1,84 @@
+"""Our attacks as foolbox attacks: raw, clipped, is_adv = attack(fmodel, x, criterion_or_labels, epsilons=...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from sparsepgd.adapters.extras import missing
+from sparsepgd.adapters.ours import Range, attacked, unknown, with_k
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.search.ensemble import Member
+from sparsepgd.threat import Pattern
+from sparsepgd.threat.norms import group_l0
+
+try:
+    import eagerpy as ep
+    from foolbox.attacks.base import FixedEpsilonAttack, raise_if_kwargs
+    from foolbox.criteria import Misclassification, TargetedMisclassification
+    from foolbox.distances import Distance
+except ModuleNotFoundError:
+    raise missing("foolbox") from None
+
+
+class FoolboxAttack(FixedEpsilonAttack):
+    """``FoolboxAttack(SparsePGD(Budget(k=20)))``. The epsilons are values of k; None is the k of the budget.
+
+    foolbox itself asks its model whether what comes back is adversarial; the model may have any bounds.
+    """
+
+    def __init__(self, attack: Member, seed: int = 0) -> None:
+        self.attack, self.seed = attack, seed
+
+    @property
+    def distance(self) -> GroupDistance:
+        return GroupDistance(self.attack.budget.pattern)  # type: ignore[attr-defined]
+
+    def __call__(self, model: Any, inputs: Any, criterion: Any, *, epsilons: Any, **kwargs: Any) -> Any:
+        many = isinstance(epsilons, Iterable)
+        own = self.attack.budget.k  # type: ignore[attr-defined]
+        ks = [own if one is None else one for one in (epsilons if many else [epsilons])]
+        return super().__call__(model, inputs, criterion, epsilons=ks if many else ks[0], **kwargs)
+
+    def run(self, model: Any, inputs: Any, criterion: Any, *, epsilon: float, **kwargs: Any) -> Any:
+        raise_if_kwargs(kwargs)
+        x = inputs.raw
+        if not isinstance(x, Tensor):
+            raise UnsupportedError(f"inputs of type {type(x).__name__}; use torch tensors and foolbox.PyTorchModel")
+        target = None
+        if isinstance(criterion, TargetedMisclassification):
+            target = criterion.target_classes.raw
+            y = unknown(target)
+        elif isinstance(criterion, Misclassification):
+            y = criterion.labels.raw
+        else:
+            raise UnsupportedError(f"{criterion!r}; use Misclassification(...) or TargetedMisclassification(...)")
+        values = Range(*model.bounds)
+        options = {} if values == Range() else {"unit": values.unit, "back": values.back}
+        found = attacked(with_k(self.attack, epsilon), model, x, y, target=target, seed=self.seed, **options)
+        return ep.astensor(found)
+
+    def repeat(self, times: int) -> Any:
+        raise UnsupportedError("the result is decided by the seed, so that repeating changes nothing; use more steps")
+
+
+class GroupDistance(Distance):
+    """How many groups of the pattern have changed. foolbox's own l0 distance counts every channel."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+
+    def __call__(self, reference: Any, perturbed: Any) -> Any:
+        (x, x_adv), restore_type = ep.astensors_(reference, perturbed)
+        return restore_type(ep.astensor(self._count(x.raw, x_adv.raw)))
+
+    def clip_perturbation(self, references: Any, perturbed: Any, epsilon: float) -> Any:
+        """Our attacks are within; what is not comes back clean."""
+        (x, x_adv), restore_type = ep.astensors_(references, perturbed)
+        within = self._count(x.raw, x_adv.raw) <= epsilon
+        return restore_type(ep.astensor(x_adv.raw.where(within[:, None, None, None], x.raw)))
+
+    def _count(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        return group_l0(x_adv != x, self.pattern).to(x.device)

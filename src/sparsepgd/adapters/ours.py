@@ -1,0 +1,79 @@
+"""What all adapters of our attacks share: another range of values, targets, and images that stay what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem import Targeted
+from sparsepgd.problem.oracle import Model
+from sparsepgd.search.ensemble import Member, rebudget
+
+Map = Callable[[Tensor], Tensor]
+
+
+class View(nn.Module):
+    """A function that asks a model. The model's modules are borrowed with it, and come back as they were."""
+
+    def __init__(self, function: Model, model: object) -> None:
+        super().__init__()
+        self.function = function
+        self.model = model  # seen by torch if it is a module
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Images between two values, [0, 255] for instance, and in [0, 1]."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def unit(self, x: Tensor) -> Tensor:
+        return (x - self.low) / (self.high - self.low)
+
+    def back(self, x: Tensor) -> Tensor:
+        return x * (self.high - self.low) + self.low
+
+
+def attacked(
+    attack: Member,
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    target: Tensor | int | None = None,
+    unit: Map | None = None,
+    back: Map | None = None,
+    **options: Any,
+) -> Tensor:
+    """x_adv, in the range of x. Untouched pixels are those of x bit for bit, whatever the way to [0, 1] and back.
+
+    `y`: true labels; where there is a target they may be unknown, and `unknown(target)` stands for them.
+    `unit`, `back`: from the values of x to [0, 1] and back, if x is not there already.
+    """
+    goal = {} if target is None else {"goal": Targeted(target)}
+    if unit is None or back is None:
+        return attack(model, x, y, **goal, **options).x_adv
+    inside = unit(x).clamp(0, 1)  # round-off may have left it
+    found = attack(View(lambda point: model(back(point)), model), inside, y, **goal, **options).x_adv
+    return torch.where(found != inside, back(found), x)
+
+
+def unknown(target: Tensor) -> Tensor:
+    """Labels (B,) for images of which only the target is known: some class that is not the target."""
+    return (target == 0).to(target.dtype)
+
+
+def with_k(attack: Member, k: float) -> Member:
+    """The attack with another k."""
+    if int(k) != k:
+        raise UnsupportedError(f"k={k}; the number of pixels or groups that may change must be an integer")
+    return rebudget(attack, lambda budget: dataclasses.replace(budget, k=int(k)))  # type: ignore[no-any-return]

@@ -1,0 +1,230 @@
+"""Attacks of other packages as attacks of ours: asked by name, counted, projected to the budget, verified."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.adapters.extras import needed
+from sparsepgd.errors import SparsePGDError, UnsupportedError
+from sparsepgd.problem.goals import Goal, Untargeted
+from sparsepgd.problem.oracle import Oracle
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.standalone import Questions, Standalone
+from sparsepgd.threat import LEVELS, Features, Pixels, Threat
+
+Function = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> x_adv
+PACKAGES = {  # the word before the colon, and where its attacks are
+    "foolbox": "foolbox.attacks",
+    "torchattacks": "torchattacks",
+    "art": "art.attacks.evasion",
+    "adv-lib": "adv_lib.attacks",
+}
+STEPS = ("steps", "num_steps", "max_iter")  # what they call the number of steps
+# attacks that can be told the budget: k, and the share of all values that k groups are
+TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
+    "torchattacks:JSMA": lambda k, share: {"gamma": share},
+    "torchattacks:OnePixel": lambda k, share: {"pixels": k},
+    "art:PixelAttack": lambda k, share: {"th": k},
+    "art:SaliencyMapMethod": lambda k, share: {"theta": 1.0, "gamma": share},
+    "adv-lib:fmn": lambda k, share: {"norm": 0},
+    "adv-lib:pdpgd": lambda k, share: {"norm": 0},
+}
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name is meant for another package."""
+    return name.partition(":")[0] in PACKAGES
+
+
+def takes_steps(name: str) -> bool:
+    """Whether an attack, by its name, can be told how long to search."""
+    return _steps_word(_found(name)) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Outside(Standalone):
+    """``Outside(budget, "foolbox:L0FMNAttack")``, torchattacks:NAME, art:NAME, adv-lib:NAME, or a function
+    (model, x, y) -> x_adv.
+
+    ``settings`` go to it as they are. What it returns is clamped to the range and eps, all but the k pixels or
+    features that changed most are taken back, and the rest is verified as for every attack. Its questions to the
+    model are counted outside of it; it works on whole batches, so an image's count is the mean of its batch, and
+    what it finds may depend on the batch. Its random numbers come from the seed and the first image of the batch.
+    """
+
+    goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
+    theirs: str | Function = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None  # left out: their own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.budget.pattern, Pixels | Features):
+            raise UnsupportedError(
+                f"{self.name} is projected to pixels or features, but the budget counts {self.budget.pattern.unit}; "
+                "use Budget(k) or Budget(k, pattern=Features()), or SparsePGD or SparseRS for this pattern"
+            )
+        if isinstance(self.theirs, str):
+            kind = _found(self.theirs)
+            if self.steps is not None and _steps_word(kind) is None:
+                raise UnsupportedError(f"{self.name} takes no number of steps; leave steps out, or use its settings")
+        elif self.steps is not None or self.settings:
+            raise UnsupportedError("a function takes neither settings nor steps; use functools.partial")
+
+    @property
+    def name(self) -> str:
+        return self.theirs if isinstance(self.theirs, str) else getattr(self.theirs, "__name__", "outside")
+
+    @property
+    def evaluations(self) -> int:
+        return self.steps or 1
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        model = Counted(ask.oracle, images.x)
+        with _seeded(noise, images.index):
+            found = self._call(model, images.x.clone(), images.y.clone())
+        count = len(images.x)
+        ask.forwards.add_(-(-model.forwards // count))
+        ask.backwards.add_(-(-model.backwards // count))
+        return self._within(threat, images, found.detach().to(images.x))
+
+    def _call(self, model: Counted, x: Tensor, y: Tensor) -> Tensor:
+        try:
+            if not isinstance(self.theirs, str):
+                return self.theirs(model, x, y)
+            package, kind = self.theirs.partition(":")[0], _found(self.theirs)
+            return RUN[package](kind, self._settings(kind, x), model, x, y)
+        except (SparsePGDError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split()) or "no message"
+            raise UnsupportedError(
+                f"{self.name} failed with {type(error).__name__}: {said}; give it other settings, or leave it out"
+            ) from error
+
+    def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
+        """Ours first: the budget and the length where it can be told, and no progress bars; then the caller's."""
+        values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
+        tell, k = TOLD.get(self.name), self.budget.k
+        known = tell(k, k * values / x[0].numel()) if tell else {}
+        if self.steps is not None:
+            known[_steps_word(kind) or ""] = self.steps
+        if "verbose" in inspect.signature(kind).parameters:
+            known["verbose"] = False
+        return {**known, **self.settings}
+
+    def _within(self, threat: Threat, images: Images, found: Tensor) -> Tensor:
+        """The k groups that changed most, within the box; x elsewhere, and where they return no number."""
+        if found.shape != images.x.shape:
+            raise UnsupportedError(f"{self.name} returned {tuple(found.shape)} for images {tuple(images.x.shape)}")
+        found = torch.where(found.isfinite(), found, images.x)
+        if self.quantize:
+            found = (found * LEVELS).round() / LEVELS
+        found = found.clamp(images.low, images.high)
+        size = threat.gather((found - images.x).abs().float())
+        return torch.where(threat.top_k(size, images.usable) > 0, found, images.x)
+
+
+class Counted(nn.Module):
+    """The model as they get it: a module of its own, so that none of them can change the real one, with counters."""
+
+    def __init__(self, oracle: Oracle, x: Tensor) -> None:
+        super().__init__()
+        self.oracle, self.dtype = oracle, x.dtype
+        self.place = nn.Parameter(x.new_zeros(1), requires_grad=False)  # where to find the device
+        self.forwards = self.backwards = 0  # images
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += len(x)
+        logits = self.oracle.logits(x.to(self.dtype))
+        if logits.requires_grad:
+            logits.register_hook(self._count_back)  # type: ignore[no-untyped-call]
+        return logits
+
+    def _count_back(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+@contextmanager
+def _seeded(noise: Noise, index: Tensor) -> Iterator[None]:
+    """Their generators are the global ones: seeded here, and given back. (torch's are, by whoever lent the model.)"""
+    seed = random.Random(f"{int(noise.seed)}-{int(index[0])}").getrandbits(32)
+    plain, array = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(array)  # noqa: NPY002
+
+
+def _found(name: str) -> Any:
+    """Their class or function."""
+    package, _, kind = name.partition(":")
+    if package not in PACKAGES:
+        raise UnsupportedError(f"attack {name!r}; use one of {', '.join(f'{one}:NAME' for one in PACKAGES)}")
+    module = needed(PACKAGES[package])
+    names = [one for one in dir(module) if callable(getattr(module, one)) and not one.startswith("_")]
+    if kind not in names:
+        near = difflib.get_close_matches(kind, names, 3, 0.5) or names[:3]
+        raise UnsupportedError(f"{package} has no attack {kind!r}; use its own name for it, such as {', '.join(near)}")
+    return getattr(module, kind)
+
+
+def _steps_word(kind: Any) -> str | None:
+    return next((word for word in STEPS if word in inspect.signature(kind).parameters), None)
+
+
+def _foolbox(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+    epsilons = settings.pop("epsilons", None)  # None: the smallest perturbation
+    wrapped = needed("foolbox").PyTorchModel(model, bounds=(0, 1), device=x.device)
+    clipped: Tensor = kind(**settings)(wrapped, x, y, epsilons=epsilons)[1]
+    return clipped
+
+
+def _torchattacks(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = kind(model, **settings)(x, y)
+    return found
+
+
+def _art(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+    """Without labels: ART takes what the model says for them, and here it is right. (For JSMA they are targets.)"""
+    with torch.no_grad():
+        classes = model.oracle.logits(x[:1]).shape[1]
+    classifier = needed("art.estimators.classification").PyTorchClassifier(
+        model,
+        nn.CrossEntropyLoss(),
+        tuple(x.shape[1:]),
+        classes,
+        clip_values=(0, 1),
+        device_type="gpu" if x.is_cuda else "cpu",
+    )
+    return torch.from_numpy(kind(classifier, **settings).generate(x.float().cpu().numpy()))
+
+
+def _adv_lib(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+    goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some insist on it
+    found: Tensor = kind(model=model, inputs=x, labels=y, **{**goal, **settings})
+    return found
+
+
+RUN: dict[str, Callable[..., Tensor]] = {
+    "foolbox": _foolbox,
+    "torchattacks": _torchattacks,
+    "art": _art,
+    "adv-lib": _adv_lib,
+}

@@ -1,0 +1,141 @@
+"""CornerSearch (Croce and Hein, 2019): all changes of one pixel to a corner of the box, then random unions of the best.
+
+A black box: no gradient is used. The original is `CornerSearch` for the l0 ball without further constraints; here
+a corner is one of the box that eps leaves, and with `Features` a single entry goes to one of its two ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.goals import Untargeted
+from sparsepgd.problem.rows import select
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.standalone import Claims, Questions, Standalone, check_points
+from sparsepgd.threat import Budget, Threat
+
+AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
+
+
+@dataclass(frozen=True, eq=False)
+class CornerSearch(Standalone):
+    """``best`` is the paper's N, ``samples`` its N_iter, for each number of pixels and each ordering (class).
+
+    The two last shorten it: ``candidates`` tries so many one-pixel changes at random in place of all H * W * 2^C,
+    ``levels`` only so many numbers of pixels up to k in place of 2, ..., k. Towards a target there is one ordering.
+    """
+
+    best: int = 100
+    samples: int = 3000
+    _: KW_ONLY
+    candidates: int | None = None
+    levels: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
+        check_points(self)
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, best=32, samples=3, candidates=128, levels=3)
+
+    @classmethod
+    def within(cls, budget: Budget, queries: int, **options: Any) -> Self:
+        """The search cut down to so many queries, of ten classes: half for single pixels, half for unions."""
+        half, levels = max(queries // 2, 1), max(1, min(budget.k - 1, queries // 80))
+        return cls(budget, samples=max(half // (10 * levels), 1), candidates=half, levels=levels, **options)
+
+    @property
+    def name(self) -> str:
+        return "corner-search"
+
+    @property
+    def evaluations(self) -> int:
+        """For colour images of 32x32 and ten classes: before the call neither is known."""
+        return (self.candidates or 32 * 32 * 2**3) + len(self.sparsities) * 10 * self.samples
+
+    @property
+    def sparsities(self) -> list[int]:
+        """The numbers of pixels that are tried together."""
+        k, levels = self.budget.k, self.levels or self.budget.k
+        return sorted({math.ceil(k * (i + 1) / levels) for i in range(levels)} - {1})
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        claims = Claims.none(images)
+        order = self._orderings(ask, threat, images, noise, claims)  # (B, R, N)
+        N, orderings = order.shape[2], order.shape[1]
+        for j in self.sparsities:
+            for r in range(orderings):
+                for start in range(0, self.samples, AT_ONCE):
+                    rows, count = self.going_on(claims), min(AT_ONCE, self.samples - start)
+                    if not len(rows):
+                        return claims.x_adv
+                    step = (j * orderings + r) * self.samples + start
+                    u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (count * j,))
+                    place = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
+                    changes = order[rows, r].gather(1, place).view(len(rows), count, j)
+                    self._try(ask, threat, images, rows, changes, claims)
+        return claims.x_adv
+
+    def _orderings(self, ask: Questions, threat: Threat, images: Images, noise: Noise, claims: Claims) -> Tensor:
+        """The N best one-pixel changes for each class r by z_r - z_y, in the place of y by the margin: (B, R, N)."""
+        rows = torch.arange(len(images.y), device=images.y.device)
+        best, ids = images.x.new_empty(0), rows
+        for change in torch.split(self._candidates(threat, images, noise), AT_ONCE, 1):
+            logits = self._try(ask, threat, images, rows, change[:, :, None], claims)  # (B, n, classes)
+            score = self._scores(ask, images, logits).transpose(1, 2)  # (B, R, n)
+            change = change[:, None].expand_as(score)
+            if len(best):
+                score, change = torch.cat([best, score], 2), torch.cat([ids, change], 2)
+            best, place = score.topk(min(self.best, score.shape[2]), 2)
+            ids = change.gather(2, place)
+        return ids
+
+    def _candidates(self, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        """The one-pixel changes to try, (B, some); a number is pixel * corners + corner."""
+        total = math.prod(threat.grid) * self._corners(threat)
+        if self.candidates is None or self.candidates >= total:
+            return torch.arange(total, device=images.y.device).expand(len(images.y), -1)
+        return noise.uniform(Stream.MASK, images.index, 0, (total,)).topk(self.candidates, 1).indices
+
+    @staticmethod
+    def _scores(ask: Questions, images: Images, logits: Tensor) -> Tensor:
+        """How good each point is for each ordering, (B, n, R)."""
+        goal, n = ask.oracle.goal, logits.shape[1]
+        label = images.label.repeat_interleave(n)
+        towards = goal.loss(logits.flatten(0, 1), label, "margin").view(len(logits), n, 1)
+        if not isinstance(goal, Untargeted):
+            return towards
+        y = images.y[:, None, None].expand(-1, n, 1)
+        return (logits - logits.gather(2, y)).scatter(2, y, towards)
+
+    def _try(
+        self, ask: Questions, threat: Threat, images: Images, rows: Tensor, changes: Tensor, claims: Claims
+    ) -> Tensor:
+        """Asks about the images with these changes (n, count, j), the later over the earlier: (n, count, classes)."""
+        n, count, j = changes.shape
+        own, corners = select(images, rows.repeat_interleave(count)), self._corners(threat)
+        x, low, high = (each.reshape(n * count, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
+        x, bit = x.clone(), torch.arange(x.shape[1], device=x.device)[:, None]
+        for change in changes.reshape(-1, 1, j).unbind(2):
+            point = (change // corners)[:, None].expand(-1, x.shape[1], 1)
+            up = ((change % corners)[:, None] >> bit) & 1 > 0  # which channels go up
+            x.scatter_(2, point, torch.where(up, high.gather(2, point), low.gather(2, point)))
+        x = x.view_as(own.x)
+        rows = rows.repeat_interleave(count)
+        logits = ask.logits(x, rows)
+        claims.offer(x, rows, ask.judge(logits, rows))
+        return logits.view(n, count, -1)
+
+    @staticmethod
+    def _corners(threat: Threat) -> int:
+        """Of one pixel 2^C, of one feature 2."""
+        return 1 << (1 if threat.budget.pattern.per_channel else threat.shape[0])

@@ -1,0 +1,173 @@
+"""Carlini and Wagner's l0 attack (2017): their l2 attack again and again, each time with fewer pixels to change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.goals import LossName
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import each, select
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, check_points
+from sparsepgd.threat import Budget, Threat
+
+SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
+CONFIDENCE = 0.01  # of f, as in the authors' code
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The l2 attack: minimise |delta|^2 + c f(x + delta) over w, x + delta = tanh(w) stretched to the box."""
+
+    w: Tensor  # (B, C, H, W)
+    valid: Tensor  # (B, *grid), 1 where pixels may change
+    c: Tensor  # (B,)
+    step: Tensor  # (B,) int64, with this c
+    m: Tensor  # (B, C, H, W), Adam's means of the gradient and its square, and its time
+    v: Tensor
+    t: Tensor  # (B,) int64
+    rounds: Tensor  # (B,) int64, l2 attacks that succeeded
+
+
+@dataclass(frozen=True, eq=False)
+class CWL0(Standalone):
+    """A minimum-norm attack: after each success pixels of the smallest effect are frozen, until the l2 attack fails.
+
+    Of each success the k pixels of the largest effect are tried alone; with early_stop that ends the attack when
+    they do. With early_stop=False it goes on to its end and the smallest success counts.
+    All images take their steps together, each with its own c and its own round.
+    """
+
+    steps: int = 1000  # for each c
+    _: KW_ONLY
+    lr: float = 0.01
+    c_first: float = 1e-3
+    c_last: float = 2e6
+    c_factor: float = 2.0
+    small: float = 0.01  # frozen is what has less effect, and one more, ...
+    share: float = 0.3  # ... but at most share * n ** power of the n pixels that changed
+    power: float = 0.5
+    rounds: int = 2000
+    loss: LossName = "margin"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps, lr=self.lr, c_first=self.c_first, share=self.share, rounds=self.rounds)
+        check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
+        check_points(self)
+        if self.loss != "margin":
+            raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, 15, lr=0.2, c_first=1, c_last=100, c_factor=10, small=math.inf, power=1, rounds=12)
+
+    @property
+    def name(self) -> str:
+        return "cw-l0"
+
+    @property
+    def evaluations(self) -> int:
+        tries = math.ceil(math.log(self.c_last / self.c_first, self.c_factor)) + 1
+        return self.rounds * (tries * self.steps + 1)
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        claims = Claims.none(images)
+        rows = torch.arange(len(images.y), device=images.y.device)
+        state = self._start(threat, images)
+        while len(rows):
+            own = select(images, rows)
+            x = _point(own, state)
+            seen = ask.evaluate(x, rows, gradient=True)
+            solved = CONFIDENCE - seen.loss < SOLVED
+            effect = self._effect(threat, own, state, x, seen)
+            self._claim(ask, threat, own, x, effect, solved, rows, claims)
+            after = self._descend(own, state, x, seen)
+            state = each(partial(_where, solved), self._freeze(state, effect), after)
+            over = (state.c > self.c_last) | (state.rounds >= self.rounds) | (state.valid.flatten(1).sum(1) == 0)
+            on = (~over & ~(claims.fooled[rows] & self.early_stop)).nonzero()[:, 0]
+            rows, state = rows[on], select(state, on)
+        return claims.x_adv
+
+    def _start(self, threat: Threat, images: Images) -> State:
+        middle, half = (images.low + images.high) / 2, (images.high - images.low) / 2
+        w = torch.atanh((images.x - middle) / half.clamp(min=1e-12) * 0.999999)
+        valid = torch.ones(len(w), *threat.grid, device=w.device, dtype=w.dtype)
+        zero, c = torch.zeros_like(images.y), torch.full_like(images.clean_loss, self.c_first)
+        return State(w, valid, c, zero, torch.zeros_like(w), torch.zeros_like(w), zero, zero)
+
+    def _descend(self, own: Images, state: State, x: Tensor, seen: Evaluation) -> State:
+        """One step of Adam; after `steps` of them with one c, the next c."""
+        assert seen.gradient is not None
+        c = torch.where(seen.loss < CONFIDENCE, state.c, 0).to(x)[:, None, None, None]
+        half = (own.high - own.low) / 2
+        slope = half * (1 - torch.tanh(state.w) ** 2) * state.valid  # dx / dw
+        g = (2 * (x - own.x) - c * torch.nan_to_num(seen.gradient, 0.0, 0.0, 0.0)) * slope
+        t = state.t + 1
+        m, v = 0.9 * state.m + 0.1 * g, 0.999 * state.v + 0.001 * g**2
+        times = t.to(x)[:, None, None, None]
+        w = state.w - self.lr * m / (1 - 0.9**times) / ((v / (1 - 0.999**times)).sqrt() + 1e-8)
+        spent = state.step + 1 >= self.steps
+        c_next = torch.where(spent, state.c * self.c_factor, state.c)
+        return State(w, state.valid, c_next, torch.where(spent, 0, state.step + 1), m, v, t, state.rounds)
+
+    @staticmethod
+    def _effect(threat: Threat, own: Images, state: State, x: Tensor, seen: Evaluation) -> Tensor:
+        """|g * delta| of each pixel that may change and has, g the gradient of f; 0 elsewhere: (B, *grid)."""
+        assert seen.gradient is not None
+        delta = x - own.x
+        moved = threat.gather((delta.abs() > SOLVED).to(x)) > 0
+        least = torch.finfo(x.dtype).tiny  # so that a pixel without gradient still counts as changed
+        return torch.where(moved, threat.gather((seen.gradient * delta).abs()).clamp(min=least), 0) * state.valid
+
+    def _claim(
+        self,
+        ask: Questions,
+        threat: Threat,
+        own: Images,
+        x: Tensor,
+        effect: Tensor,
+        solved: Tensor,
+        rows: Tensor,
+        claims: Claims,
+    ) -> None:
+        """Tries the k pixels of the largest effect alone, where the l2 attack succeeded."""
+        some = solved.nonzero()[:, 0]
+        if not len(some):
+            return
+        rows, own, x, effect = rows[some], select(own, some), x[some], effect[some]
+        mask = threat.top_k(effect.float(), own.usable) * (effect > 0)
+        x = own.render(x - own.x, mask, self.quantize)
+        seen = ask.evaluate(x, rows)
+        pixels = changed(threat, own, x).to(seen.loss)
+        claims.offer(x, rows, seen, torch.where(seen.fooled, -pixels, seen.loss))
+
+    def _freeze(self, state: State, effect: Tensor) -> State:
+        """The next round: without the pixels that have not changed and those of the smallest effect."""
+        flat = effect.flatten(1)
+        changed = (flat > 0).sum(1)
+        weak = ((flat > 0) & (flat <= self.small)).sum(1) + 1
+        count = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
+        place = torch.where(flat > 0, flat, torch.inf).argsort(1).argsort(1)  # 0: the smallest effect
+        valid = ((flat > 0) & (place >= count[:, None])).to(state.valid).view_as(state.valid)
+        zero, none = torch.zeros_like(state.m), torch.zeros_like(state.t)
+        return State(state.w, valid, state.c, none, zero, zero, none, state.rounds + 1)
+
+
+def _point(own: Images, state: State) -> Tensor:
+    """x + delta of w; the clean values where nothing may change."""
+    middle, half = (own.low + own.high) / 2, (own.high - own.low) / 2
+    return torch.where(state.valid > 0, (middle + half * torch.tanh(state.w)).clamp(own.low, own.high), own.x)
+
+
+def _where(pick: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return torch.where(pick.view(-1, *[1] * (first.dim() - 1)), first, second)

@@ -1,0 +1,122 @@
+"""GreedyFool (Dong et al., 2020): add the pixel of the steepest margin until the model is fooled, then take away.
+
+The distortion map of the original, a generative network that keeps changes out of smooth regions, is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.goals import LossName
+from sparsepgd.problem.rows import select
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, check_points
+from sparsepgd.threat import Budget, Threat
+
+
+@dataclass(frozen=True, eq=False)
+class GreedyFool(Standalone):
+    """At each step the unused pixel of the largest mean_c |g| joins, up to k, and all that joined move along g.
+
+    With early_stop the first success ends the attack: the increase, stopped at k. With early_stop=False follows
+    the paper's reduction, least changed pixels first, and the result has as few pixels as it could: with k as
+    large as the image that is the minimum-norm attack of the paper.
+    """
+
+    steps: int = 10_000
+    _: KW_ONLY
+    pace: float = 0.5  # the largest move of a step, in units of eps
+    magnitudes: int = 10  # of the reduction: the rest of the perturbation is tried at so many strengths
+    reductions: int = 3000  # trials at most
+    loss: LossName = "margin"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps, pace=self.pace, magnitudes=self.magnitudes, reductions=self.reductions)
+        check_points(self)
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, steps=2 * budget.k + 20, reductions=60)
+
+    @property
+    def name(self) -> str:
+        return "greedy-fool"
+
+    @property
+    def evaluations(self) -> int:
+        return self.steps + 1 + (0 if self.early_stop else self.reductions * self.magnitudes)
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        claims = Claims.none(images)
+        self._increase(ask, threat, images, claims)
+        if not self.early_stop:
+            self._reduce(ask, threat, images, claims)
+        return claims.x_adv
+
+    def _increase(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+        rows = torch.arange(len(images.y), device=images.y.device)
+        x = images.x
+        mask = torch.zeros(len(rows), *threat.grid, device=x.device)  # the paper's m, pixels that joined
+        for step in range(self.steps + 1):
+            seen = ask.evaluate(x, rows, gradient=step < self.steps)
+            claims.offer(x, rows, seen)
+            if seen.gradient is None:
+                break
+            own = select(images, rows)
+            g = torch.nan_to_num(seen.gradient, 0.0, 0.0, 0.0)
+            if step < self.budget.k:
+                mask = mask + _best_unused(threat.gather(g.abs()), mask, own.usable)
+            g = g * mask
+            d = g / g.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
+            moved = own.render(x - own.x + self.pace * self.budget.eps * d, mask, self.quantize)
+            stays = (moved == x).flatten(1).all(1) & (step + 1 >= self.budget.k)  # nothing would come any more
+            on = (~claims.fooled[rows] & ~stays).nonzero()[:, 0]
+            if not len(on):
+                break
+            rows, x, mask = rows[on], moved[on], mask[on]
+
+    def _reduce(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+        """Without one pixel, the rest at several strengths: the weakest success stays, else the next pixel's turn.
+
+        `turn` counts the pixels, from the least changed one on, that cannot be spared.
+        """
+        rows = claims.fooled.nonzero()[:, 0]
+        turn = torch.zeros_like(rows)
+        claims.worth = torch.where(claims.fooled, -changed(threat, images, claims.x_adv).to(claims.worth), claims.worth)
+        for _ in range(self.reductions):
+            left = changed(threat, select(images, rows), claims.x_adv[rows])
+            on = ((turn < left) & (left > 1)).nonzero()[:, 0]
+            rows, turn, left = rows[on], turn[on], left[on]
+            if not len(rows):
+                return
+            own, delta = select(images, rows), claims.x_adv[rows] - images.x[rows]
+            size = threat.gather(delta.abs()).flatten(1)
+            order = torch.where(size > 0, size, torch.inf).argsort(dim=1, stable=True)
+            drop = torch.zeros_like(size).scatter(1, order.gather(1, turn[:, None]), 1).view(-1, *threat.grid)
+            rest = delta * (1 - drop)
+            rest = rest / rest.abs().amax((1, 2, 3), keepdim=True)
+            strengths = self.budget.eps * torch.arange(1, self.magnitudes + 1, device=rest.device) / self.magnitudes
+            p = (strengths[:, None, None, None] * rest[:, None]).flatten(0, 1)  # (n * magnitudes, C, H, W)
+            several = torch.arange(len(rows), device=rows.device).repeat_interleave(self.magnitudes)
+            keep = ((size > 0).view_as(drop) & (drop == 0)).to(p)
+            x = select(own, several).render(p, keep[several], self.quantize)
+            seen = ask.evaluate(x, rows[several])
+            worth = torch.where(seen.fooled, -changed(threat, select(own, several), x).to(seen.loss), -torch.inf)
+            claims.offer(x, rows[several], seen, worth)  # among equals the first, that is the weakest
+            shrunk = changed(threat, own, claims.x_adv[rows]) < left
+            turn = torch.where(shrunk, turn, turn + 1)
+
+
+def _best_unused(score: Tensor, used: Tensor, usable: Tensor | None) -> Tensor:
+    """1 at the best group (B, *grid) that is not used yet."""
+    score = score.masked_fill(used > 0, -1)
+    if usable is not None:
+        score = score.masked_fill(~usable, -2)
+    return torch.zeros_like(used).flatten(1).scatter(1, score.flatten(1).argmax(1, keepdim=True), 1).view_as(used)

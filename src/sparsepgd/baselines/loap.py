@@ -1,0 +1,136 @@
+"""LOAP: the content of a patch by the sign of the gradient, its place by trial (Rao, Stutz and Schiele, 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.baselines.places import Placed, chosen, mask
+from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.goals import Goal, Untargeted
+from sparsepgd.problem.oracle import Model, Oracle, borrowed
+from sparsepgd.problem.rows import select
+from sparsepgd.search.attack import check_positive, queue
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.threat import Budget, Columns, Frame, Patches, Rows, Shape, Threat
+
+MOVES = {"full": 4, "random": 1, "none": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class LOAP(Repeated, Standalone):
+    """White box, for patches and every other pattern of groups that can be moved.
+
+    A step: one gradient; the colours move by ``alpha`` (in units of eps) along its sign; then one group, each in its
+    turn, is shifted by ``stride`` in the four directions ("full"), in one at random, or not at all, its colours with
+    it. The best shift is kept if its loss is larger than that before the step. Full: 5 forwards, 1 backward a step.
+    Every point asked about is within the budget, so trials of places may succeed too.
+    The defaults are the authors' for evaluation: 30 restarts of 100 steps. Theirs for training: steps=25, alpha=0.1.
+    """
+
+    steps: int = 100
+    _: KW_ONLY
+    alpha: float = 0.05
+    stride: int = 2
+    moves: Literal["full", "random", "none"] = "full"
+    restarts: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps, alpha=self.alpha, stride=self.stride)
+        check_pattern("LOAP", self.budget, Patches, Rows, Columns, Shape, Frame)
+        if self.moves not in MOVES:
+            raise UnsupportedError(f"moves={self.moves!r}; use one of {', '.join(map(repr, MOVES))}")
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, steps=30, restarts=1)
+
+    @property
+    def name(self) -> str:
+        return "loap"
+
+    @property
+    def evaluations(self) -> int:
+        return self.attempts * self.steps * (1 + MOVES[self.moves])
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        claims, rows = Claims.none(images), torch.arange(len(images.x), device=images.x.device)
+        state = self._start(threat, images, noise)
+        for step in range(self.steps):
+            x_adv = state.render(threat, images, self.quantize)
+            seen = ask.evaluate(x_adv, rows, gradient=True)
+            claims.offer(x_adv, rows, seen)
+            assert seen.gradient is not None
+            g = torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0)
+            P = state.P + self.alpha * self.budget.eps * mask(threat, state.q) * g.sign()
+            state = Placed(P.clamp(images.low, images.high), state.q)
+            trials = self._trials(threat, images, state, step, noise)
+            if trials:
+                places, each = torch.cat([one.render(threat, images, self.quantize) for one in trials]), len(trials)
+                tried = ask.evaluate(places, rows.repeat(each))
+                claims.offer(places, rows.repeat(each), tried)
+                largest, which = tried.loss.view(each, -1).max(0)
+                state = chosen([state, *trials], torch.where(largest > seen.loss, which + 1, 0))
+            if self.early_stop:
+                left = (~claims.fooled[rows]).nonzero()[:, 0]
+                rows, images, state = rows[left], select(images, left), select(state, left)
+            if not len(rows):
+                break
+        return claims.x_adv
+
+    def _start(self, threat: Threat, images: Images, noise: Noise) -> Placed:
+        u = noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape)
+        P = images.low + u * (images.high - images.low)
+        v = threat.top_k(noise.uniform(Stream.MASK, images.index, 0, threat.grid), images.usable)
+        return Placed(P, v.flatten(1).sort(dim=1, descending=True, stable=True).indices[:, : self.budget.k])
+
+    def _trials(self, threat: Threat, images: Images, state: Placed, step: int, noise: Noise) -> list[Placed]:
+        """The states in which the group whose turn it is has been shifted; axes without room are left out."""
+        _, height, width = threat.grid
+        shifts = [(way, 0) for way in (-self.stride, self.stride) if height > self.stride]
+        shifts += [(0, way) for way in (-self.stride, self.stride) if width > self.stride]
+        if not shifts or self.moves == "none":
+            return []
+        turn, ways = step % self.budget.k, torch.tensor(shifts, device=state.q.device)
+        if self.moves == "full":
+            return [state.shifted(threat, images, turn, way.expand(len(state.q), 2)) for way in ways]
+        draw = noise.uniform(Stream.PROPOSAL, images.index, step, (1,))[:, 0]
+        return [state.shifted(threat, images, turn, ways[(draw * len(ways)).long()])]
+
+    def perturb(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        seed: int = 0,
+        goal: Goal | None = None,
+        index: Tensor | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
+        """Adversarial images for training: one attempt, unchecked, unverified, the whole batch at once.
+
+        With early_stop, images that the model gets wrong come back as they are.
+        """
+        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
+        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
+        with borrowed(model, x.device):
+            with torch.no_grad():
+                clean = oracle.logits(x)
+            waiting = queue(threat, oracle, x.detach(), y, clean, index)
+            right = ((clean.argmax(1) == y) | (not self.early_stop)).nonzero()[:, 0]
+            if not len(right):
+                return x.detach().clone()
+            images = Images.entering(select(waiting, right), threat, self.quantize)
+            zero = torch.zeros_like(images.y)
+            ask = Questions(oracle, images, MOVES["full"] * len(x), zero, zero.clone())
+            return x.detach().index_copy(0, right, self.attack_batch(ask, threat, images, Noise(seed)))

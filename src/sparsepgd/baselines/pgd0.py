@@ -1,0 +1,93 @@
+"""PGD_0: gradient ascent, then projection on the budget (Croce and Hein, Sparse and Imperceivable Attacks, 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.stepwise import Stepwise
+from sparsepgd.threat import Budget, Columns, Features, Frame, Pixels, Rows, Threat
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """delta = d * E(v), the projection of the last step."""
+
+    d: Tensor  # (B, C, H, W), inside the box, zero off the chosen groups
+    v: Tensor  # (B, *grid), binary, exactly k ones
+
+
+@dataclass(frozen=True, eq=False)
+class PGD0(Repeated, Stepwise[State]):
+    """White box. Steps of ``eta`` along the gradient divided by its l1 norm; every point tried is a projection.
+
+    The projection is exact where groups do not overlap, so pixels, features, rows, columns and frames are taken.
+    The defaults are those of the sPGD paper: 5 restarts, untargeted and towards 9 classes, 300 steps each.
+    `perturb`, for training, makes one untargeted attempt.
+    """
+
+    steps: int = 300
+    _: KW_ONLY
+    eta: float = 120_000 / 255
+    restarts: int = 5
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps, eta=self.eta)
+        check_pattern("PGD0", self.budget, Pixels, Features, Rows, Columns, Frame)
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, steps=40, restarts=1, targets=0)
+
+    @property
+    def name(self) -> str:
+        return "pgd0"
+
+    @property
+    def evaluations(self) -> int:
+        return self.attempts * (self.steps + 1)  # the random start is tried too
+
+    def for_call(self, noise: Noise) -> Self:
+        return self.once()
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        low, high = _box(images)
+        u = noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape)
+        return _project(low + u * (high - low), threat, images)
+
+    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return images.render(state.d, threat.expand(state.v), self.quantize)
+
+    def update(
+        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State:
+        """The noise only decides between entries whose gradient is zero."""
+        assert seen.gradient is not None
+        g = torch.nan_to_num(seen.gradient.to(state.d.dtype), 0.0, 0.0, 0.0)
+        g = g / (1e-10 + g.flatten(1).norm(p=1, dim=1).view(-1, 1, 1, 1))
+        u = noise.uniform(Stream.MAGNITUDE, images.index, step + 1, threat.shape)
+        return _project(state.d + self.eta * g + 1e-12 * (u - 0.5), threat, images)
+
+
+def _project(d: Tensor, threat: Threat, images: Images) -> State:
+    """The nearest point of the budget: the k groups whose clipped values c save the most of ||d - c||^2."""
+    low, high = _box(images)
+    c = d.clamp(low, high)
+    gain = threat.gather(c * (2 * d - c))  # d^2 - (d - c)^2, not negative since low <= 0 <= high
+    v = threat.top_k(gain, images.usable)
+    return State(c * threat.expand(v), v)
+
+
+def _box(images: Images) -> tuple[Tensor, Tensor]:
+    return (images.low - images.x).float(), (images.high - images.x).float()

@@ -1,0 +1,95 @@
+"""Attacks that search outside the budget: the gradient is taken at a relaxed point, the verdict at its projection."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import select
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.threat import Threat
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed(Standalone, Generic[S]):
+    """An attack is its start, its point, the projection of it and its update; S is a dataclass of tensors.
+
+    A step costs one forward and one backward pass for the gradient at the point and, where the projection differs
+    from the point and may succeed, one forward pass for the verdict. Only projections are ever recorded.
+    """
+
+    steps: int = 300
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(steps=self.steps)
+
+    @property
+    def evaluations(self) -> int:
+        return 2 * self.steps  # a gradient and a verdict each
+
+    @abstractmethod
+    def start(self, threat: Threat, images: Images, noise: Noise) -> S:
+        """The state before the first step."""
+
+    @abstractmethod
+    def point(self, threat: Threat, images: Images, state: S) -> Tensor:
+        """Where the gradient is taken, (B, C, H, W): inside the box, within the budget or not."""
+
+    @abstractmethod
+    def project(self, threat: Threat, images: Images, state: S) -> Tensor:
+        """The candidate, (B, C, H, W), within the budget; the point itself where that is within."""
+
+    @abstractmethod
+    def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: int) -> S:
+        """The state after the gradient at the point."""
+
+    def promising(self, seen: Evaluation) -> Tensor:
+        """(B,) bool: points whose projection is worth a question."""
+        return torch.ones_like(seen.fooled)
+
+    def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:
+        """(B,): which of two successes, or of two failures, is kept."""
+        return verdict.loss
+
+    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        claims, rows = Claims.none(images), torch.arange(len(images.x), device=images.x.device)
+        state = self.start(threat, images, noise)
+        for step in range(self.steps):
+            point, candidate = self.point(threat, images, state), self.project(threat, images, state)
+            seen = ask.evaluate(point, rows, gradient=True)
+            verdict = self._verdict(ask, rows, seen, point, candidate)
+            claims.offer(candidate, rows, verdict, self.worth(threat, images, candidate, verdict))
+            state = self.update(threat, images, state, seen, step)
+            if self.early_stop and bool(verdict.fooled.any()):
+                left = (~verdict.fooled).nonzero()[:, 0]
+                rows, images, state = rows[left], select(images, left), select(state, left)
+            if not len(rows):
+                break
+        return claims.x_adv
+
+    def _verdict(self, ask: Questions, rows: Tensor, seen: Evaluation, point: Tensor, candidate: Tensor) -> Evaluation:
+        """What the model says of the candidates; what is not asked is no success."""
+        within = (candidate == point).flatten(1).all(1)
+        asked = (~within & self.promising(seen)).nonzero()[:, 0]
+        loss = torch.where(within, seen.loss, -torch.inf)
+        verdict = Evaluation(loss, seen.fooled & within, None)
+        if len(asked):
+            answer = ask.evaluate(candidate[asked], rows[asked])
+            verdict = dataclasses.replace(
+                verdict,
+                loss=loss.index_copy(0, asked, answer.loss.to(loss)),
+                fooled=verdict.fooled.index_copy(0, asked, answer.fooled),
+            )
+        return verdict

@@ -1,0 +1,122 @@
+"""SAIF: Frank-Wolfe on the magnitudes and on the mask of a sparse perturbation (Imtiaz et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.baselines.relaxed import Relaxed
+from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.standalone import check_points
+from sparsepgd.threat import Budget, Threat
+
+FORMS = ("published", "binary")
+MOST_HALVINGS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """delta = s * p. (p, s) is on trial; (p_0, s_0) was accepted last, and (v, z) are the corners ahead of it."""
+
+    p: Tensor  # (B, C, H, W), magnitudes
+    s: Tensor  # (B, *grid), the mask: in [0, 1] if published, 0 or 1 if binary
+    p_0: Tensor  # (B, C, H, W)
+    s_0: Tensor  # (B, *grid)
+    v: Tensor  # (B, C, H, W)
+    z: Tensor  # (B, *grid)
+    loss: Tensor  # (B,), of the pair that was accepted
+    t: Tensor  # (B,), pairs accepted
+    r: Tensor  # (B,), halvings of the step
+
+
+@dataclass(frozen=True, eq=False)
+class SAIF(Repeated, Relaxed[State]):
+    """White box. Two forms go by this name; ``form`` chooses, and `name` says which it was.
+
+    "published": from the gradient at the clean image. The mask is real-valued, at most k in sum; a step of
+    1 / (2^r sqrt(t + 1)) is taken if the loss does not fall, else r grows. Every trial is one step of the search and
+    has a gradient, used if it is accepted. Gradient: at the real-valued mask. Verdict: on its k largest entries,
+    with one forward pass more.
+    "binary": from a random start. The mask is rounded to its k largest entries after every step 1 / sqrt(t + 1), so
+    gradient and verdict are of one point; a rounded mask cannot change once the step is below one half (t > 3).
+    The defaults are those of the sPGD paper: untargeted and towards 9 classes, 300 steps each.
+    """
+
+    steps: int = 300
+    _: KW_ONLY
+    form: Literal["published", "binary"] = "published"
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_points(self)
+        if self.form not in FORMS:
+            raise UnsupportedError(f"form={self.form!r}; use one of {', '.join(map(repr, FORMS))}")
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, steps=60, targets=0)
+
+    @property
+    def name(self) -> str:
+        return f"saif-{self.form}"
+
+    @property
+    def evaluations(self) -> int:
+        return self.attempts * self.steps * (2 if self.form == "published" else 1)
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        p, s = torch.zeros_like(images.x, dtype=torch.float32), images.x.new_zeros(len(images.x), *threat.grid).float()
+        if self.form == "binary":
+            eps = self.budget.eps
+            p = self._clip(eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1), images)
+            s = threat.top_k(noise.uniform(Stream.MASK, images.index, 0, threat.grid), images.usable)
+        none = torch.zeros_like(images.y)
+        return State(p, s, p, s, p, s, p.new_full((len(p),), -torch.inf), none, none + 1)
+
+    def point(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return images.render(state.p * state.s, state.s, self.quantize and self.form == "binary")
+
+    def project(self, threat: Threat, images: Images, state: State) -> Tensor:
+        if self.form == "binary":
+            return self.point(threat, images, state)
+        return images.render(state.p, threat.top_k(state.s, images.usable) * (state.s > 0), self.quantize)
+
+    def update(self, threat: Threat, images: Images, state: State, seen: Evaluation, step: int) -> State:
+        """Accept the trial or halve the step; then try the way from the accepted pair towards its corners."""
+        assert seen.gradient is not None
+        loss, t = seen.loss.to(state.loss.dtype), state.t
+        better = (loss >= state.loss) | (t < 2) | (state.r >= MOST_HALVINGS) | (self.form == "binary")
+
+        g = torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0)
+        blank = ((t == 0) & (self.form == "published")).view(-1, 1, 1, 1)  # delta = 0: no mask, no magnitudes yet
+        v = self._clip(self.budget.eps * (torch.where(blank, g, g * state.s)).sign(), images)
+        g_s = threat.gather(g * torch.where(blank, v, state.p))
+        z = threat.top_k(g_s.clamp(min=0), images.usable) * (g_s > 0)
+
+        keep = better.view(-1, 1, 1, 1)
+        p_0, s_0 = torch.where(keep, state.p, state.p_0), torch.where(keep, state.s, state.s_0)
+        v, z = torch.where(keep, v, state.v), torch.where(keep, z, state.z)
+        loss, t = torch.where(better, loss, state.loss), torch.where(better, t + 1, t)
+        r = torch.where(better, state.r, state.r + 1)
+        mu = self._mu(t, r).view(-1, 1, 1, 1)
+        s = s_0 + mu * (z - s_0)
+        s = threat.top_k(s, images.usable) if self.form == "binary" else s
+        return State(self._clip(p_0 + mu * (v - p_0), images), s, p_0, s_0, v, z, loss, t, r)
+
+    def _mu(self, t: Tensor, r: Tensor) -> Tensor:
+        """The step after t accepted pairs. Published: the first is a whole one, to p_0 = eps sign(g) and its mask."""
+        if self.form == "binary":
+            return t**-0.5
+        return torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0)
+
+    @staticmethod
+    def _clip(p: Tensor, images: Images) -> Tensor:
+        return p.clamp((images.low - images.x).float(), (images.high - images.x).float())

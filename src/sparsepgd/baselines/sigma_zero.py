@@ -1,0 +1,104 @@
+"""sigma-zero: gradient descent on a smooth l0 norm with an adaptive threshold (Cina et al., ICLR 2025)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.baselines.relaxed import Relaxed
+from sparsepgd.problem.goals import LossName
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.search.attack import check_positive
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.standalone import changed, check_points
+from sparsepgd.threat import Budget, Threat
+
+BETA_1, BETA_2 = 0.9, 0.999  # of Adam
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The perturbation, the moments of Adam and the threshold."""
+
+    delta: Tensor  # (B, C, H, W)
+    m: Tensor  # (B, C, H, W)
+    v: Tensor  # (B, C, H, W)
+    tau: Tensor  # (B,), groups smaller than this are set to zero
+
+
+@dataclass(frozen=True, eq=False)
+class SigmaZero(Relaxed[State]):
+    """White box, minimum norm. The budget's pattern says what is counted: Features() as the paper, or pixels.
+
+    The point is as sparse as the threshold makes it. Where it is adversarial, within k groups or not, its k largest
+    groups are the candidate: the point itself if that has no more, else one forward pass more for the verdict.
+    By default an image is done with its first success within k. With early_stop=False it has all steps and the fewest
+    groups count (`result.l0`, `result.groups`); with k as large as the image that is the attack of the paper.
+    """
+
+    steps: int = 1000
+    _: KW_ONLY
+    eta: float = 1.0  # the learning rate, by a cosine down to a tenth
+    sigma: float = 1e-3
+    tau: float = 0.3
+    tau_step: float = 0.01  # of the threshold, in units of the learning rate
+    loss: LossName = "margin"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(eta=self.eta, sigma=self.sigma, tau=self.tau, tau_step=self.tau_step)
+        check_points(self)
+
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        return cls(budget, steps=100)
+
+    @property
+    def name(self) -> str:
+        return "sigma-zero"
+
+    def promising(self, seen: Evaluation) -> Tensor:
+        return seen.fooled
+
+    def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:
+        fewest = verdict.fooled & (not self.early_stop)
+        return torch.where(fewest, -changed(threat, images, candidate).to(verdict.loss), verdict.loss)
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        zero = torch.zeros_like(images.x, dtype=torch.float32)
+        return State(zero, zero, zero, torch.full_like(images.clean_loss, self.tau, dtype=torch.float32))
+
+    def point(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return images.render(state.delta, state.delta != 0, self.quantize)
+
+    def project(self, threat: Threat, images: Images, state: State) -> Tensor:
+        kept = threat.top_k(threat.gather(state.delta**2), images.usable)
+        return images.render(state.delta, kept * (state.delta != 0), self.quantize)
+
+    def update(self, threat: Threat, images: Images, state: State, seen: Evaluation, step: int) -> State:
+        """Descent on max(-margin, 0) + the mean over groups of s / (s + sigma), s = sum_c delta^2."""
+        assert seen.gradient is not None
+        adversarial = seen.fooled.view(-1, 1, 1, 1)
+        s = threat.gather(state.delta**2)
+        smooth = 2 * state.delta * self.sigma / (s + self.sigma) ** 2 / math.prod(threat.grid)
+        g = smooth - torch.where(adversarial, 0, torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0))
+        g = g / g.flatten(1).abs().amax(1).clamp(min=1e-12).view(-1, 1, 1, 1)
+
+        m, v = torch.lerp(g, state.m, BETA_1), torch.lerp(g * g, state.v, BETA_2)
+        scale = math.sqrt(1 - BETA_2 ** (step + 1))
+        delta = state.delta - self._rate(step) / (1 - BETA_1 ** (step + 1)) * m / (v.sqrt() / scale + 1e-8)
+        delta = delta.clamp((images.low - images.x).float(), (images.high - images.x).float())
+
+        change = self.tau_step * self._rate(step)
+        tau = (state.tau + torch.where(seen.fooled, change, -change)).clamp(0, 1)
+        size = delta.abs() if self.budget.pattern.per_channel else delta.abs().amax(1, keepdim=True)
+        return State(torch.where(size < tau.view(-1, 1, 1, 1), 0, delta), m, v, tau)
+
+    def _rate(self, step: int) -> float:
+        """The cosine from eta to eta / 10."""
+        return self.eta * (0.1 + 0.45 * (1 + math.cos(math.pi * step / self.steps)))

@@ -1,0 +1,151 @@
+"""`spgd detect`: mAP of a detector before and after sparse attacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from sparsepgd import options
+from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.commands.common import Device, Queries, Quiet, Seed, Steps, device_named, out, progress
+from sparsepgd.detection import Scenes, read_folder
+from sparsepgd.detection.pictures import side_by_side, write_png
+from sparsepgd.detection.sources import NAMES, Found, load_detector
+from sparsepgd.detection.study import Seen, examine, look
+from sparsepgd.errors import BudgetError, UnsupportedError
+from sparsepgd.evaluation import atomic
+from sparsepgd.search import Attack
+from sparsepgd.threat import Budget
+
+PAPER = ("pixel@1600", "pixel@3200", "patch:4@100", "patch:4@200")
+
+
+def detect(
+    data: Annotated[
+        Path, typer.Argument(help="A folder with images/, boxes/ and, for masks, polygons/ (YOLO's text).")
+    ],
+    model: Annotated[str, typer.Option(help=f"{NAMES}.")],
+    attack: Annotated[
+        str, typer.Option(help="Names with commas: spgd, spgd-projected, saif, rs, ...")
+    ] = "spgd,saif,rs",
+    budget: Annotated[
+        list[str] | None, typer.Option(help="PATTERN@K, may be given several times; left out: the paper's four.")
+    ] = None,
+    size: Annotated[int, typer.Option(help="Images are letterboxed to size x size; the padding is not changed.")] = 640,
+    n: Annotated[int | None, typer.Option("-n", help="Only the first n images.")] = None,
+    steps: Steps = 100,
+    queries: Queries = 200,
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time; left out: 4, on a GPU 16.")] = None,
+    seed: Seed = 0,
+    pictures: Annotated[int, typer.Option(help="Images drawn before and after, for each line of the table.")] = 2,
+    out_dir: Annotated[Path, typer.Option("--out", help="The folder of the records and pictures.")] = Path(
+        "runs/detect"
+    ),
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Let attacks make a detector's training loss grow, and print its mAP before and after."""
+    searches, refused = _searches(attack, budget or PAPER, steps, queries)
+    place = device_named(device)
+    found = load_detector(model, place)
+    net = found.model
+    scenes = read_folder(data, size, n, masks=found.masked)
+    before = look(net, found.detector, scenes, scenes.x, place)
+    record = _setting(found, data, scenes, size, seed, place, before)
+    for words, search in searches:
+        with progress(f"{found.name}, {search.name}, {words}", quiet) as report:
+            line, result, after = examine(
+                search, net, found.detector, scenes, place, seed=seed, batch_size=batch_size, progress=report
+            )
+        record["lines"].append({"words": words, **asdict(line)})
+        _write(out_dir / "detect.json", record)  # whole after every line: a killed run keeps what is finished
+        stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
+        for i in range(min(pictures, len(scenes))):
+            said = before.predictions[i], after.predictions[i]
+            picture = side_by_side(scenes.x[i], result.x_adv[i], *said, found.classes)
+            write_png(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
+    out.print(_table(found, scenes, before, record["lines"], refused, place, seed))
+    out.print(f"records in {out_dir / 'detect.json'}, pictures in {out_dir / 'pictures'}", soft_wrap=True)
+
+
+def _searches(
+    names: str, budgets: Sequence[str], steps: int, queries: int
+) -> tuple[list[tuple[str, Attack]], list[str]]:
+    """Every attack with every budget, and in words those that do not go together."""
+    found, refused = [], []
+    for words in budgets:
+        kind, _, count = words.rpartition("@")
+        if not kind or not count.isdigit():
+            raise BudgetError(f"budget {words!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
+        allowed = Budget(int(count), options.pattern(kind))
+        for name in dict.fromkeys(word.strip() for word in names.split(",")):
+            try:
+                found.append((words, _alone(options.attack(name, allowed, steps, queries=queries))))
+            except UnsupportedError:
+                if name not in options.ATTACKS or (len(budgets) == 1 and "," not in names):
+                    raise
+                refused.append(f"{name} {words}")
+    if not found:
+        raise UnsupportedError(f"none of these go together: {', '.join(refused)}; SparsePGD (spgd) takes every pattern")
+    return found, refused
+
+
+def _alone(attack: Any) -> Attack:
+    """Once and untargeted: there are no classes to be led to."""
+    if not isinstance(attack, Attack):
+        raise UnsupportedError("saa goes on where one of its attacks fails, and here none does; use spgd, saif or rs")
+    return dataclasses.replace(attack, restarts=1, targets=0) if isinstance(attack, Repeated) else attack
+
+
+def _setting(
+    found: Found, data: Path, scenes: Scenes, size: int, seed: int, place: torch.device, before: Seen
+) -> dict[str, Any]:
+    masks = None if before.masks is None else asdict(before.masks)
+    clean = {"boxes": asdict(before.boxes), "masks": masks}
+    setting = {"model": found.name, "data": data.name, "images": len(scenes), "size": size, "seed": seed}
+    return {**setting, "torch": torch.__version__, "device": str(place), "clean": clean, "lines": []}
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def _table(
+    found: Found,
+    scenes: Scenes,
+    before: Seen,
+    lines: Sequence[dict[str, Any]],
+    refused: Sequence[str],
+    place: torch.device,
+    seed: int,
+) -> Table:
+    """mAP in percent; of masks, too, where there are some."""
+    caption = f"{len(scenes)} images of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
+    if refused:
+        caption += f"; not for: {', '.join(refused)}"
+    table = Table(title=found.name, caption=caption, title_justify="left", caption_justify="left")
+    masked = before.masks is not None
+    columns = ["mAP50", "mAP50-95", *(["mask 50", "mask 50-95"] if masked else []), "loss", "pixels", "time"]
+    for column in ("attack", "budget", *columns):
+        table.add_column(column, justify="left" if column in ("attack", "budget") else "right", no_wrap=True)
+    clean = {"boxes": asdict(before.boxes), "masks": asdict(before.masks) if before.masks else None}
+    loss = f"{lines[0]['clean_loss']:.2f}" if lines else "-"
+    table.add_row("none", "-", *_percent(clean, masked), loss, "0", "-")
+    for line in lines:
+        numbers = f"{line['loss']:.2f}", str(line["l0"]), f"{line['seconds']:.0f} s"
+        table.add_row(line["attack"], line["words"], *_percent(line, masked), *numbers)
+    return table
+
+
+def _percent(line: dict[str, Any], masked: bool) -> list[str]:
+    kinds = ("boxes", "masks") if masked else ("boxes",)
+    return [f"{100 * line[kind][name]:.1f}" for kind in kinds for name in ("map50", "map50_95")]

@@ -1,0 +1,58 @@
+"""`spgd leaderboard`: records of models and budgets as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparsepgd import tables
+from sparsepgd.commands.common import out
+from sparsepgd.evaluation import atomic
+from sparsepgd.report import leaderboard as board
+
+PAGE = Path("docs") / "leaderboard.md"
+HEAD = """# Leaderboard
+
+Robust accuracy is what no attack of the record has broken: an upper bound, which a further attack can only lower.
+*Strongest alone* is the attack that leaves the fewest images by itself. Each line is one JSON record in
+`leaderboard/`; this page is written from them by `spgd leaderboard`, do not edit it.
+"""
+TAIL = """
+To enter a model, run attacks on it and add their folders; runs on the same images and budget join one record:
+
+```
+spgd evaluate --model mine.py:make_model --attack spgd-unprojected,spgd-projected,rs,l1-apgd --k 20 --out runs/mine
+spgd leaderboard --add runs/mine/spgd-unprojected --add runs/mine/sparse-rs
+```
+"""
+
+
+def leaderboard(
+    add: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="A run folder to enter; may be repeated.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the records are.")] = Path("leaderboard"),
+    page: Annotated[
+        Path | None,
+        typer.Option(help=f"Write the table as Markdown, too; {PAGE} if it is there and something is added."),
+    ] = None,
+) -> None:
+    """Models by robust accuracy, for each budget; what counts is what no attack has broken."""
+    for run in add or []:
+        entered = board.add(folder, run)
+        out.print(f"entered {entered.model}, {entered.words}: {entered.file}", markup=False, highlight=False)
+    found = board.contenders(folder)
+    for title, rows in board.boards(found):
+        out.print(tables.words(board.HEADER[:5], [row[:5] for row in rows], title))
+    target = page or (PAGE if add and PAGE.is_file() else None)
+    if target is not None:
+        atomic.write(target, markdown(found).encode())
+        out.print(f"page in {target}", highlight=False, soft_wrap=True)
+
+
+def markdown(found: list[board.Contender]) -> str:
+    """The page, from the records alone."""
+    parts = [f"\n## {title}\n\n{tables.markdown(board.HEADER, rows)}\n" for title, rows in board.boards(found)]
+    return HEAD + "".join(parts) + TAIL

@@ -1,0 +1,40 @@
+"""`spgd report`: runs as a page, and as figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparsepgd.commands.common import out
+from sparsepgd.errors import SourceError
+from sparsepgd.report import PAGE, collect, write_figures, write_page
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that hold some.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help=f"The page; left out: {PAGE} in RUN, or here if there are several.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write every figure, as SVG and PNG, to this folder.")
+    ] = None,
+) -> None:
+    """Records -> one self-contained page with figures and pictures; several runs are laid side by side."""
+    entries = collect(runs)
+    page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
+    _make(page.parent)
+    write_page(entries, page)
+    out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True, highlight=False)
+    if figures is not None:
+        _make(figures)
+        files = write_figures(entries, figures)
+        out.print(f"{len(files)} figures in {figures}", soft_wrap=True, highlight=False)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be made: {error.strerror}; choose another folder") from None

@@ -1,0 +1,117 @@
+"""`spgd reproduce`: the paper's tables and figures, at a chosen scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparsepgd import tables
+from sparsepgd.commands.common import DataName, Device, Quiet, Seed, device_named, err, out, progress
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.report.page import duration
+from sparsepgd.reproduce import RECIPES, SCALES, Cost, Job, Outcome, Recipe, cost, recipe, scale
+from sparsepgd.reproduce.show import grids, write
+
+
+def reproduce(
+    table: Annotated[
+        list[str] | None, typer.Argument(metavar="RECIPE", help="Names, or all; left out: the list of them.")
+    ] = None,
+    effort: Annotated[
+        str, typer.Option("--scale", help="smoke: seconds to minutes; small: about an hour; paper: days on a CPU.")
+    ] = "smoke",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="ROLE=SOURCE puts a model in the place of one of the paper's; SOURCE: of the first."),
+    ] = None,
+    data: DataName = "bundled",
+    n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images; left out: by the scale.")] = None,
+    size: Annotated[int | None, typer.Option(help="Cut and resize the pictures of a folder to this side.")] = None,
+    seed: Seed = 0,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder for records, tables and figures; run again to go on.")
+    ] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a table or figure of the paper again, and print it beside the paper's numbers."""
+    chosen, wanted = scale(effort), table or []
+    if not wanted:
+        _list()
+        return
+    recipes = list(RECIPES.values()) if wanted == ["all"] else [recipe(name) for name in wanted]
+    folder = out_dir or Path("runs") / f"reproduce-{chosen.name}"
+    place, made = device_named(device), 0
+    for one in recipes:
+        job = Job(chosen, folder, _models(model or [], one), data, n, size, place, seed)
+        try:
+            _make(one, job, dry, quiet)
+            made += 1
+        except (SourceError, UnsupportedError) as error:
+            if wanted != ["all"]:
+                raise
+            out.print(f"{one.name} is left out: {error}", markup=False, highlight=False, soft_wrap=True)
+    if made < len(recipes):
+        out.print(f"{made} of {len(recipes)} recipes were run", highlight=False)
+
+
+def _list() -> None:
+    out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES), markup=False, highlight=False)
+    for one in RECIPES.values():
+        out.print(f"  {one.name:<21}{one.about} ({one.source})", markup=False, highlight=False, soft_wrap=True)
+
+
+def _models(words: list[str], one: Recipe) -> dict[str, str]:
+    """``ROLE=SOURCE``; a source alone takes the first place."""
+    found: dict[str, str] = {}
+    for word in words:
+        role, equals, source = word.partition("=")
+        if not equals:
+            role, source = next(iter(one.roles), ""), word
+        if role in found:
+            raise UnsupportedError(f"two models for {role}; name the place of each: --model ROLE=SOURCE")
+        found[role] = source
+    return found
+
+
+def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
+    job, plan = one.prepare(job)
+    _announce(one, job, cost(plan))
+    if dry:
+        return
+    done = []
+    try:
+        for place, part in enumerate(plan.parts):
+            with progress(f"{place + 1}/{len(plan.parts)} {part.title}", quiet) as report:
+                done.append(part.run(job, report))
+    except KeyboardInterrupt:
+        words = f"interrupted; what is finished is in {job.out}: run the same command again to go on"
+        err.print(words, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    outcome = plan.finish(done)
+    _show(one, job, outcome)
+
+
+def _announce(one: Recipe, job: Job, price: Cost) -> None:
+    source = one.source or "the paper"
+    out.print(f"{one.name}: {one.about} ({source}), scale {job.scale.name}", markup=False, highlight=False)
+    out.print(
+        f"cost     {price.parts} runs, at most about {price.passes:,} passes of the model, "
+        f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms a pass, measured just now); "
+        "what is finished is read",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _show(one: Recipe, job: Job, outcome: Outcome) -> None:
+    for grid in grids(outcome):
+        out.print(tables.words(grid.header, grid.rows, f"{grid.title}: {outcome.unit}"))
+    out.print("why they may differ:", highlight=False)
+    for reason in outcome.reasons:
+        out.print(f"  - {reason}", markup=False, highlight=False, soft_wrap=True)
+    files = write(one, job, outcome)
+    out.print(f"in {files[0].parent}: {', '.join(file.name for file in files)}", highlight=False, soft_wrap=True)
+    out.print()

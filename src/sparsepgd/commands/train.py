@@ -1,0 +1,200 @@
+"""`spgd train`: a robust model, in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from sparsepgd import options, zoo
+from sparsepgd.commands.common import Device, Quiet, device_named, err, out
+from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
+from sparsepgd.evaluation.distributed import Workers, joined
+from sparsepgd.evaluation.sources import TRAINED, load_data, load_model
+from sparsepgd.threat import Budget
+from sparsepgd.training import METHODS, Trained, recipes
+from sparsepgd.training import train as run_training
+from sparsepgd.training.entries import zoo_entry
+from sparsepgd.training.loop import Progress as Report
+from sparsepgd.zoo.registry import ARCHITECTURES
+
+DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pattern": "pixel", "eps": "1"}
+NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
+
+
+@joined()
+def train(
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings; other options override it.")] = None,
+    method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; add +s, +n, +sn.")] = None,
+    model: Annotated[str | None, typer.Option(help=NETWORKS)] = None,
+    data: Annotated[str | None, typer.Option(help="digits, bundled, npz:FILE, folder:DIR; digits if left out.")] = None,
+    k: Annotated[int | None, typer.Option(help="Pixels, or groups of the pattern, to withstand.")] = None,
+    pattern: Annotated[str | None, typer.Option(help=options.PATTERNS)] = None,
+    eps: Annotated[str | None, typer.Option(help="Largest change of a value, e.g. 8/255; 1 is free.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the images.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images of a batch, over all workers.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The largest learning rate.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the training attack.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Names all random numbers of the run.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting, NAME=VALUE; may be given several times.")
+    ] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the run, runs/... if left out; run again to go on.")
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model to withstand sparse perturbations. Without arguments: sTRADES on scikit-learn's digits."""
+    words: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
+    words |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
+    given = {name: word for name, word in words.items() if word is not None} | recipes.assignments(setting or [])
+    wanted = _merged(recipes.read(recipe) if recipe is not None else {}, given)
+    workers = Workers.here()
+    out.quiet = not workers.first
+    job = _Job(wanted, out_dir or _folder(wanted), device_named(device or workers.device))
+    with _bar(f"{wanted['method']} on {wanted['data']}", quiet) as report:
+        trained = job.run(report, tensorboard)
+    _show(trained)
+    if job.architecture is not None and workers.first:
+        job.enter(trained, shlex.join(_command(recipe, given)))
+    out.print(f"weights and record in {job.folder}", soft_wrap=True, highlight=False)
+
+
+def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Defaults, those of the data, the recipe, the command line: the later wins."""
+    data = given.get("data", recipe.get("data", DEFAULTS["data"]))
+    starts = recipes.STARTS.get(data, {}) if not recipe else {}
+    return {**DEFAULTS, **starts, **recipe, **given}
+
+
+def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
+    """The command line without places of this machine."""
+    words = ["spgd", "train", *(["--recipe", recipe.name] if recipe is not None else [])]
+    for name, value in given.items():
+        own = name in (*DEFAULTS, "model", "epochs", "batch", "lr", "steps", "seed")
+        words += [f"--{name}", str(value)] if own else ["--set", f"{name}={value}"]
+    return words
+
+
+def _folder(wanted: dict[str, Any]) -> Path:
+    """The same words, the same folder."""
+    digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:8]
+    name = f"{wanted['method']}-{wanted['data']}-{wanted['pattern']}-k{wanted['k']}-{digest}"
+    return Path("runs") / re.sub(r"[^\w.,+-]+", "-", name)
+
+
+class _Job:
+    """Words turned into a model, data and settings."""
+
+    def __init__(self, wanted: dict[str, Any], folder: Path, device: torch.device) -> None:
+        options_of_run = dict(wanted)
+        self.folder, self.device = folder, device
+        self.method, self.data, self.network = (options_of_run.pop(key, None) for key in ("method", "data", "model"))
+        self.size = options_of_run.pop("size", None)
+        pattern = options.pattern(options_of_run.pop("pattern"))
+        self.budget = Budget(options_of_run.pop("k"), pattern, options.eps(str(options_of_run.pop("eps"))))
+        self.options = options_of_run
+        self.test: tuple[Tensor, Tensor] | None = None
+        self.architecture: str | None = None
+        self.arguments: dict[str, Any] = {}
+
+    def run(self, report: Report, tensorboard: bool) -> Trained:
+        (x, y), self.test = self.images()
+        model = self.model(int(y.max()) + 1).to(self.device)
+        names = {"model": str(self.network), "data": self.data}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
+                return run_training(
+                    model, (x, y), self.method, self.budget, out=self.folder, names=names, progress=report,
+                    tensorboard=tensorboard, **self.options,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            how = f"what is finished is in {self.folder}: run the same command again to go on"
+            err.print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+
+    def model(self, classes: int) -> nn.Module:
+        """A fresh network by its name, drawn under the seed, or one with weights."""
+        if self.network is None:
+            raise UnsupportedError(f"no --model for the data {self.data!r}; use {NETWORKS}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.get("seed", 0))
+            if self.network in ARCHITECTURES:
+                self.architecture, self.arguments = self.network, {"num_classes": classes}
+                return ARCHITECTURES[self.network](num_classes=classes)
+            kind, _, name = self.network.partition(":")
+            if kind == "zoo":
+                about = zoo.card(name)
+                self.architecture, self.arguments = about.architecture, about.arguments
+            return _torchvision(name, classes) if kind == "torchvision" else load_model(self.network).model
+
+    def enter(self, trained: Trained, command: str) -> None:
+        """A card beside the weights, so that `trained:FOLDER` is a model for the other commands."""
+        assert self.architecture is not None and self.test is not None
+        card = zoo_entry(
+            trained, self.folder, TRAINED, self.architecture, self.test, arguments=self.arguments, data=self.data,
+            command=command, images=1000 if self.device.type == "cuda" else 200,
+        )  # fmt: skip
+        robust = ", ".join(f"{value:.1%} under {attack}" for attack, value in card.robust_accuracy.items())
+        out.print(f"tested   clean {card.clean_accuracy:.1%}, robust {robust}", highlight=False, soft_wrap=True)
+        out.print(f"         {card.measured}", highlight=False, soft_wrap=True)
+        out.print(f"use it   spgd evaluate --model trained:{self.folder} --data {self.data} --k {self.budget.k}")
+
+    def images(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Those to train on and those to test on: a fifth of them, if the source does not tell them apart."""
+        x, y = load_data(self.data, size=self.size, part="train")
+        test = load_data(self.data, size=self.size)
+        if not torch.equal(x, test[0]):
+            return (x, y), test
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.options.get("seed", 0)))
+        fifth = max(1, len(x) // 5)
+        rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
+        return (x[rows], y[rows]), (x[kept], y[kept])
+
+
+def _torchvision(name: str, classes: int) -> nn.Module:
+    from torchvision import models
+
+    try:
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    except ValueError:
+        raise SourceError(f"torchvision has no model {name!r}; e.g. torchvision:resnet34") from None
+    return model
+
+
+def _show(trained: Trained) -> None:
+    last = {name: values[-1] for name, values in trained.curves.items()}
+    words = f"trained  {trained.settings.method}, {trained.settings.epochs} epochs, {trained.seconds:.0f} s"
+    seen = [f"{name} {last[name]:.1%}" for name in ("clean", "robust") if name in last]
+    out.print(f"{words}; loss {last['loss']:.3f}", highlight=False)
+    if seen:
+        out.print(f"held out {', '.join(seen)}", highlight=False)
+    for notice in trained.notices:
+        out.print(f"warning: {notice}", markup=False, highlight=False)
+
+
+@contextmanager
+def _bar(title: str, quiet: bool) -> Iterator[Report]:
+    """A bar on stderr that vanishes, with the last value of each curve."""
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[seen]}"), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as bar:
+        task = bar.add_task(title, total=None, seen="")
+
+        def report(done: int, total: int, last: Any) -> None:
+            seen = " ".join(f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last)
+            bar.update(task, completed=done, total=total, seen=seen)
+
+        yield report

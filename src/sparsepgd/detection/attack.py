@@ -1,0 +1,198 @@
+"""Attacks on detectors: the attacks of classifiers, led by a loss of each image instead of its label.
+
+There is no success to stop at: every attack runs its full length, and the point with the largest loss is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsepgd.detection.objectives import Objective
+from sparsepgd.errors import (
+    InputError,
+    NoGradientError,
+    NonFiniteLogitsError,
+    ShapeError,
+    UnsupportedError,
+    VerificationWarning,
+)
+from sparsepgd.problem.checks import check_images
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.goals import Untargeted
+from sparsepgd.problem.oracle import Evaluation, Oracle, borrowed, working_device
+from sparsepgd.problem.precision import full_precision
+from sparsepgd.problem.rows import each
+from sparsepgd.problem.verify import measure
+from sparsepgd.search.attack import Attack, Found, Task
+from sparsepgd.search.loop import Progress, Waiting
+from sparsepgd.search.noise import Noise
+from sparsepgd.threat import Budget
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionResult:
+    """One row an image. The losses are measured afresh, in full precision; the budget is verified."""
+
+    x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
+    clean_loss: Tensor  # (B,)
+    loss: Tensor  # (B,), of x_adv
+    l0: Tensor  # (B,) int64, changed pixels
+    groups: Tensor  # (B,) int64, the fewest groups of the pattern that cover them
+    steps: Tensor  # (B,) int64
+    forwards: Tensor  # (B,) int64
+    backwards: Tensor  # (B,) int64
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def __repr__(self) -> str:
+        before, after = float(self.clean_loss.mean()), float(self.loss.mean())
+        return f"DetectionResult({len(self)} images, mean loss {before:.4g} -> {after:.4g})"
+
+
+@dataclass(frozen=True, eq=False)
+class LossOracle(Oracle):
+    """An oracle without labels: y holds the number of each image, by which its target is found."""
+
+    _: KW_ONLY
+    detector: Any
+    objective: Objective
+    targets: Sequence[Any]  # where the model is
+
+    def evaluate(self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool) -> Evaluation:
+        """Losses and, if asked for, their gradients; a loss that is no number is no progress."""
+        with torch.set_grad_enabled(gradient):
+            point = x_adv.detach().requires_grad_(gradient)
+            loss = self.losses(point, y)
+            if gradient and not loss.requires_grad:
+                raise NoGradientError(
+                    "the objective's losses have no gradient; a gradient attack needs them (no torch.no_grad, no "
+                    "numpy inside); for a black box use SparseRS"
+                )
+            g = torch.autograd.grad(loss.sum(), point)[0] if gradient else None
+        loss = loss.detach()
+        loss = torch.where(loss.isfinite(), loss, -torch.inf)
+        return Evaluation(loss, torch.zeros_like(loss, dtype=torch.bool), g)
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """(B,), at least in float32."""
+        losses = self.objective.losses(self.detector, x, [self.targets[i] for i in y.tolist()])
+        if not isinstance(losses, Tensor) or losses.shape != (len(x),):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ShapeError(f"the objective gave {found} for {len(x)} images; expected one loss for each, ({len(x)},)")
+        return losses if losses.dtype == torch.float64 else losses.float()
+
+    def measured(self, x: Tensor, size: int) -> Tensor:
+        """(B,) losses of all images in full precision, `size` at a time, where the images are."""
+        rows, parts = torch.arange(len(x)), []
+        with full_precision(), torch.no_grad():
+            for i in range(0, len(x), size):
+                parts.append(self.losses(x[i : i + size].to(self.device), rows[i : i + size]).to(x.device))
+        return torch.cat(parts)
+
+    def logits(self, x: Tensor) -> Tensor:
+        raise UnsupportedError(
+            "this attack asks for the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
+            "SAIF or PGD0 with restarts=1 and targets=0"
+        )
+
+    def answers(self, x: Tensor, batch_size: int) -> Tensor:
+        return self.logits(x)
+
+
+def attack_detector(
+    attack: Attack,
+    model: Any,
+    x: Tensor,
+    targets: Sequence[Any],
+    objective: Objective,
+    *,
+    content: Tensor | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> DetectionResult:
+    """Make the objective grow on every image x (B, C, H, W) in [0, 1], within the attack's budget.
+
+    `attack`: SparsePGD, SparseRS, SAIF, ...; all its steps are taken. `targets`: what the objective needs to know of
+    each image. `content`: (B, H, W) bool, where the images are not padding; padding is not changed, and the budget's
+    own `allowed` holds, too. `batch_size`: images at a time.
+    """
+    attack = _whole_length(attack, x, content)
+    if len(targets) != len(x):
+        raise InputError(f"{len(targets)} targets for {len(x)} images; give one for each")
+    device, x = working_device(model, x), x.detach()
+    threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
+    size = batch_size or (4 if device.type == "cpu" else 16)
+    there = [_at(device, target) for target in targets]
+    oracle = LossOracle(model, Untargeted(), device=device, detector=model, objective=objective, targets=there)
+    precise = device.type == "cpu" or x.dtype != torch.float32
+    engine = Engine(None if precise else "tf32", compile=False, graphs=False)
+    with borrowed(model, device):
+        clean = oracle.measured(x, size)
+        _check_losses(clean)
+        place = torch.arange(len(x), device=x.device)
+        allowed, usable = threat.masks(len(x), x.device) or (None, None)
+        waiting = Waiting(x, place, place, clean, place, place, allowed, usable)
+        found = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
+        return _verified(attack, oracle, x, clean, found, size)
+
+
+def _verified(attack: Attack, oracle: LossOracle, x: Tensor, clean: Tensor, found: Found, size: int) -> DetectionResult:
+    """What was found, with the budget checked and the loss measured afresh."""
+    extent = measure(attack.budget, x, found.x_adv, quantize=attack.quantize)
+    if not bool(extent.within.all()):
+        bad = int((~extent.within).nonzero()[0])
+        words = f"{attack.name} left the budget on image {bad}, which is returned clean; please report this"
+        warnings.warn(words, VerificationWarning, stacklevel=3)
+    x_adv = torch.where(extent.within[:, None, None, None], found.x_adv, x)
+    loss, l0, groups = oracle.measured(x_adv, size), extent.l0 * extent.within, extent.groups * extent.within
+    return DetectionResult(x_adv, clean, loss, l0, groups, found.steps, found.forwards, found.backwards)
+
+
+def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
+    """The attack without an early stop, its budget without the padding."""
+    if not isinstance(attack, Attack):
+        raise UnsupportedError(
+            f"{type(attack).__name__} goes on where another fails, and here none does; use SparsePGD"
+        )
+    if attack.loss != "ce":
+        raise UnsupportedError(f"loss={attack.loss!r} is of logits; a detector is led by its objective: leave it out")
+    check_images(x, attack.quantize)
+    if not len(x):
+        raise InputError("no images; give at least one")
+    return dataclasses.replace(attack, early_stop=False, budget=_inside(attack.budget, x, content))
+
+
+def _inside(budget: Budget, x: Tensor, content: Tensor | None) -> Budget:
+    if content is None:
+        return budget
+    shape = (len(x), *x.shape[2:])
+    if content.dtype != torch.bool or content.shape != shape:
+        raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
+    own = content if budget.allowed is None else content & budget.allowed.to(content.device)
+    return dataclasses.replace(budget, allowed=own)
+
+
+def _at(device: torch.device, target: Any) -> Any:
+    """A target where the model is; what holds no tensors stays as it is."""
+    if isinstance(target, Tensor) or dataclasses.is_dataclass(target):
+        return each(lambda tensor: tensor.to(device), target)
+    if isinstance(target, dict):
+        return {name: _at(device, part) for name, part in target.items()}
+    return target
+
+
+def _check_losses(clean: Tensor) -> None:
+    if not bool(clean.isfinite().all()):
+        row = int((~clean.isfinite()).nonzero()[0])
+        raise NonFiniteLogitsError(
+            f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the range"
+        )

@@ -1,0 +1,86 @@
+"""How well a detector does: mAP by torchmetrics, and the mean IoU of label maps."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sparsepgd.detection.objectives import IGNORED, Detector
+from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.errors import InputError, MissingPackageError
+from sparsepgd.problem.oracle import borrowed
+from sparsepgd.problem.precision import full_precision
+
+BACKENDS = ("pycocotools", "faster_coco_eval")
+INSTALL = "pip install 'sparsepgd[detection]'"
+MOST = 100  # detections of an image that COCO counts
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Mean average precision, in [0, 1]; -1 where there is nothing to find."""
+
+    map50: float  # at IoU 0.5
+    map50_95: float  # mean over IoU 0.5, 0.55, ..., 0.95
+
+
+def mean_average_precision(
+    predictions: Sequence[Prediction], targets: Sequence[Target], over: Literal["boxes", "masks"] = "boxes"
+) -> Precision:
+    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks."""
+    if len(predictions) != len(targets):
+        raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one for each image")
+    metric = _metric("bbox" if over == "boxes" else "segm")
+    for said, truth in zip(predictions, targets, strict=True):
+        kept = said.scores.topk(min(MOST, len(said))).indices
+        found = {"labels": said.labels[kept].cpu(), "scores": said.scores[kept].float().cpu()}
+        there = {"labels": truth.labels.cpu()}
+        if over == "boxes":
+            found["boxes"], there["boxes"] = said.boxes[kept].float().cpu(), truth.boxes.float().cpu()
+        else:
+            if said.masks is None or truth.masks is None:
+                raise InputError("mAP over masks, but a prediction or a target has none; use over='boxes'")
+            found["masks"], there["masks"] = said.masks[kept].cpu(), truth.masks.cpu()
+        metric.update([found], [there])
+    scores = metric.compute()
+    return Precision(float(scores["map_50"]), float(scores["map"]))
+
+
+@torch.no_grad()
+def predictions_of(detector: Detector, model: Any, x: Tensor, device: torch.device, size: int = 4) -> list[Prediction]:
+    """What the model finds in the images x (B, C, H, W), in full precision, `size` at a time."""
+    with borrowed(model, device), full_precision():
+        batches = (x[i : i + size].to(device) for i in range(0, len(x), size))
+        return [one for batch in batches for one in detector.predict(model, batch)]
+
+
+def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = IGNORED) -> float:
+    """The mean over classes of intersection over union, of label maps (B, H, W)."""
+    torchmetrics = _torchmetrics()
+    score = torchmetrics.functional.classification.multiclass_jaccard_index
+    return float(score(predictions, targets, classes, average="macro", ignore_index=ignore))
+
+
+def _torchmetrics() -> Any:
+    try:
+        import torchmetrics
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            f"mAP and IoU are computed by torchmetrics, which is not installed; {INSTALL}"
+        ) from None
+    return torchmetrics
+
+
+def _metric(kind: str) -> Any:
+    _torchmetrics()
+    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), None)
+    if backend is None:
+        raise MissingPackageError(f"torchmetrics needs {' or '.join(BACKENDS)} for mAP; {INSTALL}")
+    from torchmetrics.detection import MeanAveragePrecision
+
+    return MeanAveragePrecision(box_format="xyxy", iou_type=kind, backend=backend)

@@ -1,0 +1,81 @@
+"""Objectives: what the adversary makes grow where there is no label to change (paper, section on YOLOv8).
+
+The paper maximises the training loss of the detector for the true boxes. Any other loss will do: an objective gives
+one number for each image, differentiable in the image if the attack needs gradients, larger for the adversary's good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparsepgd.detection.targets import Prediction
+from sparsepgd.errors import ModelError, ShapeError
+
+IGNORED = 255  # pixels of no class, as in the label maps of PASCAL VOC and Cityscapes
+
+
+class Objective(Protocol):
+    """One loss an image. The loss of an image must not depend on the others in the batch."""
+
+    def losses(self, model: Any, x: Tensor, targets: Sequence[Any]) -> Tensor:
+        """(B,) for images x (B, C, H, W) and their targets, one each. The model is in evaluation mode."""
+
+
+class Detector(Objective, Protocol):
+    """An objective that knows, too, what the model finds in an image: for mAP and pictures."""
+
+    def predict(self, model: Any, x: Tensor) -> list[Prediction]:
+        """One for each of the images x (B, C, H, W)."""
+
+
+@dataclass(frozen=True, eq=False)
+class OutputLoss:
+    """Any loss of the model's outputs: `function(model(x), targets)` -> (B,)."""
+
+    function: Callable[[Any, Sequence[Any]], Tensor]
+
+    def losses(self, model: Any, x: Tensor, targets: Sequence[Any]) -> Tensor:
+        return self.function(model(x), targets)
+
+
+@dataclass(frozen=True)
+class SemanticSegmentation:
+    """The mean cross-entropy over an image's pixels; a target is its label map (H, W) int64.
+
+    The model gives (B, classes, H, W), or a dict that holds them as "out", as torchvision's do. Normalisation is
+    inside the model.
+    """
+
+    ignore: int = IGNORED
+
+    def losses(self, model: Any, x: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        label = torch.stack(list(targets))
+        counted = label != self.ignore
+        each = F.cross_entropy(self.scores(model, x), label, ignore_index=self.ignore, reduction="none")
+        return each.flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
+
+    def predict(self, model: Any, x: Tensor) -> Tensor:
+        """(B, H, W) int64."""
+        return self.scores(model, x).argmax(1)
+
+    def scores(self, model: Any, x: Tensor) -> Tensor:
+        """(B, classes, H, W)."""
+        output = model(x)
+        scores = output["out"] if isinstance(output, dict) and "out" in output else output
+        if not isinstance(scores, Tensor):
+            found = f"a dict with keys {list(output)}" if isinstance(output, dict) else type(output).__name__
+            raise ModelError(
+                f"the model returned {found}; expected (B, classes, H, W) or a dict that holds it as 'out'"
+            )
+        if scores.dim() != 4 or scores.shape[2:] != x.shape[2:]:
+            raise ShapeError(
+                f"scores of shape {tuple(scores.shape)} for images of {tuple(x.shape)}; expected one for each class "
+                "and pixel, (B, classes, H, W)"
+            )
+        return scores

@@ -1,0 +1,89 @@
+"""Detectors by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparsepgd.detection.objectives import Detector
+from sparsepgd.detection.torchvision_models import COCO_CATEGORIES, TorchvisionDetector, is_torchvision
+from sparsepgd.detection.yolo import Yolo, is_yolo, load_yolo
+from sparsepgd.errors import SourceError
+
+NAMES = "yolo:FILE.pt, torchvision:NAME or FILE.py:FACTORY"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A model, and how it is attacked and asked."""
+
+    name: str
+    model: Any
+    detector: Detector
+    classes: tuple[str, ...] = ()  # names, if known
+
+    @property
+    def masked(self) -> bool:
+        """Whether it is trained on outlines."""
+        heads = getattr(self.model, "roi_heads", None)
+        return getattr(self.detector, "masked", False) or getattr(heads, "mask_head", None) is not None
+
+
+def load_detector(name: str, device: torch.device | str = "cpu") -> Found:
+    """``yolo:FILE.pt``: an ultralytics checkpoint. ``torchvision:NAME``: with its COCO weights, which torchvision
+    fetches. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or ultralytics,
+    or a pair (model, detector) with a `Detector` of your own."""
+    kind, _, rest = name.partition(":")
+    if kind == "yolo":
+        model, classes = load_yolo(Path(rest))
+        return Found(Path(rest).stem, model.to(device), Yolo.of(model.to(device)), classes)
+    if kind == "torchvision":
+        return _pretrained(rest, device)
+    if kind.endswith(".py"):
+        return _made(f"{Path(kind).stem}:{rest}", _factory(Path(kind), rest)(), device)
+    raise SourceError(f"no detector {name!r}; use {NAMES}")
+
+
+def _pretrained(name: str, device: torch.device | str) -> Found:
+    from torchvision.models import detection, get_model, get_model_weights, list_models
+
+    if name not in (known := list_models(module=detection)):
+        raise SourceError(f"torchvision has no detector {name!r}; use one of {', '.join(known)}")
+    weights = get_model_weights(name).DEFAULT
+    try:
+        model = get_model(name, weights=weights).to(device).eval()
+    except OSError as error:
+        raise SourceError(
+            f"the weights of {name} cannot be fetched: {error}; put them into torch's hub folder"
+        ) from None
+    names = weights.meta["categories"]
+    return Found(name, model, TorchvisionDetector(COCO_CATEGORIES), tuple(names[i] for i in COCO_CATEGORIES))
+
+
+def _factory(file: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if not file.is_file() or spec is None or spec.loader is None:
+        raise SourceError(f"no file {str(file)!r}; use {NAMES}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise SourceError(f"{file} has no function {name!r}; name one that returns the detector")
+    return factory
+
+
+def _made(name: str, made: Any, device: torch.device | str) -> Found:
+    if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "losses") and hasattr(made[1], "predict"):
+        return Found(name, made[0].to(device), made[1])
+    if is_yolo(made):
+        return Found(name, made.to(device).eval(), Yolo.of(made.to(device)))
+    if is_torchvision(made):
+        return Found(name, made.to(device).eval(), TorchvisionDetector())
+    raise SourceError(
+        f"{name} gave {type(made).__name__}; expected a detector of torchvision or ultralytics, or a pair "
+        "(model, detector) with the methods losses and predict"
+    )

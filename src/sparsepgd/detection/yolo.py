@@ -1,0 +1,177 @@
+"""YOLO models of ultralytics, detection and instance segmentation (paper, section on YOLOv8).
+
+Ultralytics is licensed under the AGPL-3.0, so it is never required: it is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparsepgd.detection.checkpoints import read_checkpoint
+from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.errors import InputError, MissingPackageError, SourceError, UnsupportedError
+
+GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses, as YOLOv8 was trained
+MASK_RATIO = 4  # masks are compared at a quarter of the resolution, as in training
+INSTALL = "pip install 'sparsepgd[yolo]'"
+
+
+@dataclass(frozen=True, eq=False)
+class Yolo:
+    """The training loss of YOLOv8 or YOLO11: boxes, classes, distances and, for segmentation, masks.
+
+    The network sees the batch as a whole, the loss one image at a time: it divides by what the batch was assigned,
+    so that images in a batch would weigh on each other. The assignment is that of the perturbed predictions.
+    """
+
+    classes: int
+    masked: bool  # whether there are masks
+    confidence: float = 0.001  # of a prediction, as for mAP
+    overlap: float = 0.7  # IoU above which the less sure of two is dropped
+    most: int = 300  # predictions for an image
+    criteria: dict[torch.device, Any] = field(default_factory=dict, repr=False)  # made where they are first needed
+
+    @classmethod
+    def of(cls, model: Any) -> Yolo:
+        """For an inner module such as YOLO("yolov8n.pt").model."""
+        tasks = _ultralytics()
+        if not isinstance(model, tasks.DetectionModel):
+            raise UnsupportedError(
+                f"{type(model).__name__} is no detection model of ultralytics; give YOLO(...).model, or use OutputLoss"
+            )
+        head = model.model[-1]
+        if type(head).__name__ not in ("Detect", "Segment") or getattr(head, "one2one_cv2", None) is not None:
+            raise UnsupportedError(
+                f"the head {type(head).__name__} is not known here; use a YOLOv8 or YOLO11 model for detection or "
+                "segmentation, or OutputLoss(function) with a loss of your own"
+            )
+        return cls(head.nc, type(head).__name__ == "Segment")
+
+    def losses(self, model: Any, x: Tensor, targets: Sequence[Target]) -> Tensor:
+        if x.device not in self.criteria:
+            self.criteria[x.device] = _criterion(model)
+        output = model(x)
+        return torch.stack([self._loss(_row(output, i), x, target) for i, target in enumerate(targets)])
+
+    def predict(self, model: Any, x: Tensor) -> list[Prediction]:
+        said = model(x)[0]
+        decoded, prototypes = said if isinstance(said, tuple) else (said, None)
+        if self.masked and prototypes is None:  # ultralytics before 8.4
+            prototypes = model(x)[1][-1]
+        return [
+            self._prediction(rows, None if prototypes is None else prototypes[i], x.shape[2:])
+            for i, rows in enumerate(decoded)
+        ]
+
+    def _loss(self, output: Any, x: Tensor, target: Target) -> Tensor:
+        """Of one image, a scalar."""
+        height, width = x.shape[2:]
+        (x_1, y_1), (x_2, y_2) = target.boxes[:, :2].T, target.boxes[:, 2:].T
+        centred = [(x_1 + x_2) / 2 / width, (y_1 + y_2) / 2 / height, (x_2 - x_1) / width, (y_2 - y_1) / height]
+        batch: dict[str, Tensor] = {
+            "batch_idx": torch.zeros_like(target.labels, dtype=torch.float32),
+            "cls": target.labels.float(),
+            "bboxes": torch.stack(centred, 1).float(),
+            "img": x[:1],
+        }
+        if self.masked:
+            if target.masks is None:
+                raise InputError("the model is trained on masks, but a target has none; give Target(..., masks=masks)")
+            size = (height // MASK_RATIO, width // MASK_RATIO)
+            batch["masks"] = F.interpolate(target.masks[:, None].float(), size)[:, 0]
+        total, _ = self.criteria[x.device](output, batch)
+        result: Tensor = total.sum()
+        return result
+
+    def _prediction(self, rows: Tensor, prototypes: Tensor | None, shape: torch.Size) -> Prediction:
+        """From (4 + classes + coefficients, anchors): centre, size, scores; every sure class of an anchor counts."""
+        from torchvision.ops import batched_nms, clip_boxes_to_image
+
+        rows = rows.T.float()
+        anchor, label = (rows[:, 4 : 4 + self.classes] > self.confidence).nonzero(as_tuple=True)
+        score, box = rows[anchor, 4 + label], rows[anchor, :4]
+        box = torch.cat([box[:, :2] - box[:, 2:] / 2, box[:, :2] + box[:, 2:] / 2], 1)
+        kept = batched_nms(box, score, label, self.overlap)[: self.most]
+        box, masks = box[kept], None
+        if prototypes is not None:
+            masks = _masks(rows[anchor[kept], 4 + self.classes :], prototypes.float(), box, shape)
+        return Prediction(clip_boxes_to_image(box, shape), label[kept], score[kept], masks)
+
+
+def load_yolo(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """The network of a checkpoint such as yolov8n.pt in float32, and the names of its classes.
+
+    Only tensors are taken out of the file; the network is built afresh from its description.
+    """
+    saved, tasks = read_checkpoint(path), _ultralytics()
+    kind = {"Detect": tasks.DetectionModel, "Segment": tasks.SegmentationModel}.get(saved.head)
+    if kind is None:
+        raise UnsupportedError(f"{path} ends in a {saved.head}; use a checkpoint for detection or segmentation")
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices=devices):  # building draws first weights
+        model = kind(saved.architecture, verbose=False)
+    try:
+        model.load_state_dict(saved.weights)
+    except RuntimeError as error:
+        raise SourceError(f"{path} does not fit this ultralytics: {str(error).splitlines()[0]}; try another") from None
+    return model.eval(), saved.names
+
+
+def is_yolo(model: Any) -> bool:
+    return any(kind.__module__.startswith("ultralytics.") for kind in type(model).__mro__)
+
+
+def _ultralytics() -> Any:
+    """Its module of networks; quietly."""
+    os.environ.setdefault("YOLO_VERBOSE", "false")
+    try:
+        from ultralytics.nn import tasks
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] != "ultralytics":  # it is there, and lacks something itself
+            raise MissingPackageError(f"ultralytics cannot be imported: {error}; install what it asks for") from error
+        raise MissingPackageError(
+            f"YOLO models need ultralytics (AGPL-3.0), which is not installed; {INSTALL}"
+        ) from None
+    return tasks
+
+
+def _criterion(model: Any) -> Any:
+    """The model's own loss. A checkpoint may hold its settings as a dict, or none; they are lent for the while."""
+    before = getattr(model, "args", None)
+    held = before if isinstance(before, dict) else vars(before or SimpleNamespace())
+    model.args = SimpleNamespace(**{**GAINS, **held, "overlap_mask": False})
+    try:
+        return model.init_criterion()
+    finally:
+        model.args = before
+
+
+def _row(output: Any, i: int) -> Any:
+    """What a batch's output, nested as it may be, says of one image: with a batch of one."""
+    if isinstance(output, Tensor):
+        return output[i : i + 1]
+    if isinstance(output, dict):
+        return {name: _row(part, i) for name, part in output.items()}
+    if isinstance(output, list | tuple):
+        return type(output)(_row(part, i) for part in output)
+    return output
+
+
+def _masks(coefficients: Tensor, prototypes: Tensor, boxes: Tensor, shape: torch.Size) -> Tensor:
+    """(N, H, W) bool: combinations of the prototypes (M, h, w), within their boxes."""
+    scores = torch.einsum("nm,mhw->nhw", coefficients, prototypes)
+    scores = F.interpolate(scores[:, None], tuple(shape), mode="bilinear")[:, 0]
+    y = torch.arange(shape[0], device=boxes.device)[None, :, None]
+    x = torch.arange(shape[1], device=boxes.device)[None, None, :]
+    x_1, y_1, x_2, y_2 = (side[:, None, None] for side in boxes.T)
+    inside: Tensor = (x >= x_1) & (x < x_2) & (y >= y_1) & (y < y_2)
+    return (scores > 0) & inside

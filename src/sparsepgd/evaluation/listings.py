@@ -1,0 +1,131 @@
+"""What a data source holds, before any picture is read: the labels of all images, and a way to read some of them."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation.pictures import Size, load_image
+
+Choice = Literal["first", "balanced"]
+Part = Literal["test", "train"]
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The images of a source in their order."""
+
+    labels: Sequence[int]
+    read: Callable[[list[int], Size], Tensor]  # some of them, by their places, cut and resized: (n, C, H, W)
+    class_names: tuple[str, ...] = ()
+    choose: Choice = "first"  # unless the user says otherwise
+    size: Size = None  # unless the user says otherwise: as the paper sets it
+
+    def rows(self, n: int | None, choose: str | None, name: str) -> list[int]:
+        """The places of n images: the first ones, or as many of each class, taken in turn."""
+        if choose not in (None, *get_args(Choice)):
+            raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
+        if n is not None and not 1 <= n <= len(self.labels):
+            count = len(self.labels)
+            raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
+        if (choose or self.choose) == "first":
+            return list(range(len(self.labels)))[:n]
+        seen: Counter[int] = Counter()
+        ranked = []  # (number within the class, class, place), so that sorting takes from all classes in turn
+        for place, label in enumerate(self.labels):
+            ranked.append((seen[label], label, place))
+            seen[label] += 1
+        return [place for _, _, place in sorted(ranked)[:n]]
+
+
+def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> Listing:
+    """Images that are in memory already, (N, C, H, W) in [0, 1] or uint8, and stay as they are."""
+
+    def read(rows: list[int], size: Size) -> Tensor:
+        whole = rows == list(range(len(x)))
+        some = x if whole else x[torch.tensor(rows, dtype=torch.int64)]
+        return some.float() / 255 if some.dtype == torch.uint8 else some
+
+    return Listing(y.tolist(), read, tuple(class_names))
+
+
+def of_files(
+    paths: Sequence[str], labels: Sequence[int], class_names: Sequence[str], choose: Choice, size: Size = None
+) -> Listing:
+    """Picture files, read when they are chosen."""
+
+    def read(rows: list[int], size: Size) -> Tensor:
+        return stacked([load_image(paths[row], size)[0][0] for row in rows], [paths[row] for row in rows])
+
+    return Listing(labels, read, tuple(class_names), choose, size)
+
+
+def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
+    """One tensor, if all are of one size."""
+    for name, picture in zip(names, pictures, strict=True):
+        if picture.shape != pictures[0].shape:
+            first, other = (f"{one.shape[2]}x{one.shape[1]}" for one in (pictures[0], picture))
+            raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to bring them to one size")
+    return torch.stack(pictures)
+
+
+def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Listing:
+    """One sub-folder of pictures a class, in the order of their names."""
+    from torchvision.datasets import ImageFolder
+
+    try:
+        found = ImageFolder(str(path))
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
+    paths, labels = zip(*found.samples, strict=True)
+    return of_files(paths, labels, found.classes, choose, size)
+
+
+def of_csv(path: Path) -> Listing:
+    """Lines of a picture file, named from the folder of the list, and a class number; a first line of titles is
+    skipped. With a title class_name, that column holds the names of the classes."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = [line for line in csv.reader(file) if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error}; give a CSV file of pictures and classes") from None
+    titles = lines.pop(0) if lines and len(lines[0]) > 1 and not lines[0][1].strip().isdigit() else []
+    wrong = next((line for line in lines if len(line) < 2 or not line[1].strip().isdigit()), None)
+    if wrong is not None or not lines:
+        raise SourceError(f"{path} holds {wrong or 'no lines'}; expected lines of a picture file and a class number")
+    labels = [int(line[1]) for line in lines]
+    names: list[str] = []
+    if "class_name" in titles:
+        known = {label: line[titles.index("class_name")] for label, line in zip(labels, lines, strict=True)}
+        names = [known.get(label, f"class {label}") for label in range(max(labels) + 1)]
+    return of_files([str(path.parent / line[0]) for line in lines], labels, names, "first")
+
+
+def of_npz(path: Path, part: str) -> Listing:
+    """Arrays x and y, or x_test, y_test, x_train, y_train; names of classes in an array class_names."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = set(file.files)
+            pairs = ((f"x_{part}", f"y_{part}"), ("x", "y"))
+            keys = next((pair for pair in pairs if set(pair) <= names), None)
+            if keys is None:
+                raise SourceError(f"{path} holds {', '.join(sorted(names))}; expected arrays x and y")
+            x, y = (torch.from_numpy(file[key]) for key in keys)
+            classes = [str(name) for name in file["class_names"]] if "class_names" in names else []
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{str(path)!r} cannot be read as npz: {error}") from None
+    if y.dim() != 1 or len(y) != len(x):
+        raise SourceError(f"{path} holds {len(x)} images and labels {tuple(y.shape)}; expected ({len(x)},)")
+    if x.dim() == 4 and x.shape[1] > 4 and x.shape[3] <= 4:
+        x = x.permute(0, 3, 1, 2).contiguous()
+    return of_tensors(x, y.long(), classes)

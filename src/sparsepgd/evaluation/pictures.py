@@ -1,0 +1,108 @@
+"""Picture files to tensors and back, cut and resized as a model asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Filter = Literal["bilinear", "bicubic", "lanczos"]
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a picture becomes an input: its shorter side to `resize`, then the middle square of `size`.
+
+    Without `resize` the largest square in the middle is resized to `size`.
+    """
+
+    size: int
+    resize: int | None = None
+    filter: Filter = "lanczos"
+
+    def __post_init__(self) -> None:
+        if self.filter not in get_args(Filter):
+            raise UnsupportedError(f"filter={self.filter!r}; use one of {', '.join(get_args(Filter))}")
+        if self.size < 1 or (self.resize is not None and self.resize < self.size):
+            raise UnsupportedError(f"size={self.size}, resize={self.resize}; use 1 <= size <= resize")
+
+    def __str__(self) -> str:
+        if self.resize is None:
+            return f"{self.size}x{self.size}"
+        return f"{self.size}x{self.size}, the middle of pictures with the shorter side {self.resize} ({self.filter})"
+
+    def __call__(self, picture: Image.Image) -> Image.Image:
+        if picture.size == (self.size, self.size):
+            return picture
+        from PIL import Image
+
+        how = Image.Resampling[self.filter.upper()]
+        if self.resize is None:
+            return _middle(picture, min(picture.size)).resize((self.size, self.size), how)
+        scale = self.resize / min(picture.size)  # the longer side is rounded down, as torchvision does
+        width, height = (self.resize if side == min(picture.size) else int(side * scale) for side in picture.size)
+        return _middle(picture.resize((width, height), how), self.size)
+
+
+Size = int | Framing | None  # None: as the picture is
+
+
+def framing(size: Size) -> Framing | None:
+    return Framing(size) if isinstance(size, int) else size
+
+
+def load_image(name: str, size: Size) -> tuple[Tensor, tuple[int, int]]:
+    """A picture file, or ``bundled:NUMBER``, as (1, 3, H, W) on the 8-bit grid, and its own (width, height).
+
+    With `size` it is cut and resized, unless it is already of that size.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "bundled":
+        x, _ = zoo.bundled_images()
+        if not number.isdigit() or int(number) >= len(x):
+            raise SourceError(f"no image {name!r}; use bundled:0 to bundled:{len(x) - 1}")
+        return x[int(number)][None], (32, 32)
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(name) as file:
+            picture = file.convert("RGB")
+    except FileNotFoundError:
+        raise SourceError(f"no file {name!r}; give a picture file or bundled:NUMBER") from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise SourceError(f"{name!r} cannot be read as a picture: {error}; use PNG, JPEG, WebP, ...") from None
+    return as_tensor(picture, size)[None], picture.size
+
+
+def as_tensor(picture: Image.Image, size: Size) -> Tensor:
+    """(3, H, W), or (1, H, W) for a grey picture, on the 8-bit grid."""
+    picture = picture if picture.mode in ("RGB", "L") else picture.convert("RGB")
+    wanted = framing(size)
+    levels = np.array(picture if wanted is None else wanted(picture))
+    return torch.from_numpy(levels.reshape(*levels.shape[:2], -1)).permute(2, 0, 1).float() / 255
+
+
+def save_image(x: Tensor, path: Path) -> None:
+    """(3, H, W) on the 8-bit grid -> PNG, losslessly."""
+    from PIL import Image
+
+    levels = (x * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    try:
+        Image.fromarray(levels).save(path, format="PNG")
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} cannot be written: {error}; choose another --out") from None
+
+
+def _middle(picture: Image.Image, side: int) -> Image.Image:
+    left, top = ((own - side) // 2 for own in picture.size)
+    return picture.crop((left, top, left + side, top + side))

@@ -1,0 +1,82 @@
+"""Pairs, data sets and loaders that a user hands over, as tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from sparsepgd.errors import SourceError
+
+
+def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
+    """The first n images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
+
+    Images of type uint8 become floating point in [0, 1]; all else is left as it is.
+    """
+    if n is not None and n < 1:
+        raise SourceError(f"n={n}; use at least 1")
+    if isinstance(data, DataLoader):
+        if isinstance(data.sampler, RandomSampler):
+            raise SourceError("the DataLoader shuffles, so that image 0 is another one each time; use shuffle=False")
+        x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
+    elif isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray):
+        x, y = (torch.as_tensor(part)[:n] for part in data)
+        if len(x) != len(y):
+            raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label for each image")
+    elif isinstance(data, IterableDataset):
+        x, y = _gather(iter(data), n)
+    elif isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        x, y = _gather((data[i] for i in range(len(data) if n is None else min(n, len(data)))), n)
+    else:
+        raise SourceError(
+            f"data of type {type(data).__name__}; expected a pair (x, y) of tensors, a Dataset of (image, label) "
+            "or a DataLoader"
+        )
+    if n is not None and len(x) < n:
+        raise SourceError(f"n={n}, but the data holds {len(x)} images; use n <= {len(x)}")
+    return (x.float() / 255 if x.dtype == torch.uint8 else x), y
+
+
+def _unbatched(batch: Any) -> Iterator[tuple[Any, Any]]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise SourceError(f"the DataLoader gives a {type(batch).__name__}; expected batches (images, labels)")
+    return zip(*batch, strict=True)
+
+
+def _gather(pairs: Iterator[Any], n: int | None) -> tuple[Tensor, Tensor]:
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for number, pair in enumerate(islice(pairs, n)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SourceError(f"item {number} is a {type(pair).__name__}; expected (image, label)")
+        image, label = pair
+        if not isinstance(image, Tensor):
+            raise SourceError(
+                f"image {number} is a {type(image).__name__}; expected a tensor (C, H, W) in [0, 1]: give the data set "
+                "transform=torchvision.transforms.ToTensor()"
+            )
+        if images and image.shape != images[0].shape:
+            raise SourceError(
+                f"image {number} is of shape {tuple(image.shape)}, image 0 of {tuple(images[0].shape)}; "
+                "bring them to one size, e.g. with transforms.Resize and CenterCrop"
+            )
+        images.append(image)
+        labels.append(_label(label, number))
+    if not images:
+        raise SourceError("the data holds no images")
+    return torch.stack(images), torch.tensor(labels)
+
+
+def _label(label: Any, number: int) -> int:
+    try:
+        return operator.index(label)
+    except TypeError:
+        kind = f"tensor of shape {tuple(label.shape)}" if isinstance(label, Tensor) else type(label).__name__
+        raise SourceError(f"label {number} is a {kind}; expected a class number, 0 or larger") from None

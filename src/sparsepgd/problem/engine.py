@@ -1,0 +1,157 @@
+"""How the model is run while the search goes on: precision, compiled code, recorded steps.
+
+It changes the speed, never what counts: every success is confirmed, and every result verified, in full precision
+by the model as it was handed over.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.errors import EngineWarning, UnsupportedError
+from sparsepgd.problem.precision import full_precision, tf32
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WORTH_COMPILING = 100_000  # evaluations of 32x32 images; compiling costs some 10 to 40 s, once a model
+
+
+@dataclass
+class Meter:
+    """What a search did on the device, counted by the loop."""
+
+    steps: int = 0  # of the whole table
+    slot_steps: int = 0  # evaluations, with those of empty or finished slots
+    looks: int = 0  # times that the host waited for the device
+    denied: int = 0  # successes of the search that full precision denied
+    recorded: int = 0  # steps recorded as a CUDA graph
+    halved: int = 0  # times that the memory did not suffice
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Left out, all is chosen by the device: half precision, channels_last and CUDA graphs on a GPU, and compiled code
+    where the work is long enough to pay for it; elsewhere the model as it is.
+
+    ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. Gradients want the range of bf16; a random
+    search compares losses that differ by little and wants the three bits that fp16 has more. ``compile``:
+    torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and replayed. What a
+    model does not allow is left out with one warning.
+    """
+
+    precision: Precision | None = None
+    compile: bool | None = None
+    graphs: bool | None = None
+    backend: str = "inductor"  # of torch.compile
+    meter: Meter = field(default_factory=Meter, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.precision not in (None, *PRECISIONS):
+            raise UnsupportedError(f"precision={self.precision!r}; use one of {', '.join(map(repr, PRECISIONS))}")
+
+    @property
+    def scale(self) -> float:
+        """Of the loss before its gradient is taken, so that small ones do not vanish."""
+        return 1024.0 if self.precision == "fp16" else 1.0
+
+    def decided(self, x: Tensor, device: torch.device, evaluations: int, gradient: bool = True) -> Engine:
+        """The engine with nothing left open, for so many evaluations of images like x."""
+        gpu, single = device.type == "cuda", x.dtype == torch.float32
+        work = evaluations * x[0].numel() / (3 * 32 * 32) if len(x) else 0
+        precision, compiled, graphs = self.precision, self.compile, self.graphs
+        if precision is None and gpu and single:
+            precision = "bf16" if gradient else "fp16"
+        if compiled is None:
+            compiled = gpu and single and work >= WORTH_COMPILING
+        if graphs is None:
+            graphs = gpu
+        return Engine(precision, compiled, graphs and gpu, self.backend, self.meter)
+
+    @contextmanager
+    def running(self, model: Any, device: torch.device) -> Iterator[Any]:
+        """Lends a callable like the model that runs as decided. Within, TF32 is as the precision says."""
+        layout = channels_last(model) if device.type == "cuda" and self.precision in HALF else nullcontext()
+        strict = full_precision() if self.precision == "fp32" else tf32() if self.precision else nullcontext()
+        # every model of a class counts against the limit of that class, after which torch falls back silently
+        many = torch._dynamo.config.patch(recompile_limit=64) if self.compile else nullcontext()
+        with layout, strict, many:
+            yield Running(model, self, device)
+
+
+@dataclass(eq=False)
+class Running:
+    """The model under an engine."""
+
+    model: Any
+    engine: Engine
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        able = isinstance(self.model, nn.Module) and not hasattr(self.model, "_orig_mod")  # or compiled already
+        self.call = Compiled(self.model, self.engine.backend) if self.engine.compile and able else self.model
+
+    def __call__(self, x: Tensor) -> Any:
+        half = HALF.get(self.engine.precision or "")
+        if half is None:
+            return self.call(x)
+        if self.device.type == "cuda" and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, half, cache_enabled=False):
+            return self.call(x)
+
+
+class Compiled:
+    """A model compiled for batches of any size. What torch cannot compile runs as it is, after one warning."""
+
+    def __init__(self, model: nn.Module, backend: str) -> None:
+        self.model = model
+        # padding of matrix products ties the code to a range of batch sizes: another range, another compilation
+        options: Any = {"shape_padding": False} if backend == "inductor" else None
+        self.compiled: Any = torch.compile(model, backend=backend, options=options)
+
+    def __call__(self, x: Tensor) -> Any:
+        if self.compiled is None:
+            return self.model(x)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        for dimension in range(1, x.dim()):  # images of another size get code of their own
+            torch._dynamo.mark_static(x, dimension)
+        try:
+            return self.compiled(x)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            answer = self.model(x)  # an error of the model itself comes again, and is the caller's
+            warn(f"{type(self.model).__name__} cannot be compiled ({first_line(error)})", "compile=False")
+            self.compiled = None
+            return answer
+
+
+@contextmanager
+def channels_last(model: Any) -> Iterator[None]:
+    """The kernels of convolutions with channels last, as tensor cores like them; afterwards as they were."""
+    before = [(p, p.data) for p in model.parameters() if p.dim() == 4] if isinstance(model, nn.Module) else []
+    try:
+        for parameter, data in before:
+            parameter.data = data.contiguous(memory_format=torch.channels_last)
+        yield
+    finally:
+        for parameter, data in before:
+            parameter.data = data
+
+
+def warn(what: str, instead: str) -> None:
+    words = f"{what}; the result is the same, only slower; Engine({instead}) does not try"
+    warnings.warn(words, EngineWarning, stacklevel=4)
+
+
+def first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:100]}" if lines else type(error).__name__

@@ -1,0 +1,72 @@
+"""Inputs that are no images: features (B, F), signals (B, C, L), and whatever else has no rows and columns.
+
+Attacks know images (B, C, H, W). For a pattern that asks for no geometry, other inputs are viewed as images of one row,
+and the model is given its own shape back, so that there is one loop and one verifier for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
+
+from torch import Tensor, nn
+
+from sparsepgd.problem.oracle import Model
+from sparsepgd.problem.result import Result
+from sparsepgd.threat import Budget
+
+Call = TypeVar("Call", bound=Callable[..., Result])
+
+
+def of_any_shape(call: Call) -> Call:
+    """The call of an attack on images, made to take other inputs where the pattern allows them."""
+
+    @wraps(call)
+    def attack(self: Any, model: Model, x: Tensor, *args: Any, **options: Any) -> Result:
+        if not viewable(x, self.budget):
+            return call(self, model, x, *args, **options)
+        result = call(self, with_own_shape(model, x), as_images(x), *args, **options)
+        return dataclasses.replace(result, x_adv=result.x_adv.view(x.shape))
+
+    return cast(Call, attack)
+
+
+def viewable(x: Any, budget: Budget | None) -> bool:
+    """Whether x is no image, and the pattern does not mind."""
+    return isinstance(x, Tensor) and x.dim() not in (0, 1, 4) and budget is not None and budget.pattern.any_shape
+
+
+def as_images(x: Tensor) -> Tensor:
+    """(B, F) -> (B, 1, 1, F); (B, C, L, ...) -> (B, C, 1, L * ...)."""
+    if x.dim() == 2:
+        return x[:, None, None]
+    return x.reshape(len(x), x.shape[1], 1, x[0, 0].numel() if len(x) else 1)
+
+
+def shape_of(x: Tensor) -> tuple[int, int, int]:
+    """(C, H, W) of the images that x is, or stands for."""
+    images = x if x.dim() == 4 else as_images(x)
+    return images.shape[1], images.shape[2], images.shape[3]
+
+
+def with_own_shape(model: Model, x: Tensor) -> Model:
+    """The model for images that stand for inputs like x."""
+    shape = tuple(x.shape[1:])
+    if isinstance(model, nn.Module):
+        return _Reshaping(model, shape)
+    return partial(_reshaped, model, shape)
+
+
+def _reshaped(inner: Model, shape: tuple[int, ...], images: Tensor) -> Any:
+    return inner(images.reshape(len(images), *shape))
+
+
+class _Reshaping(nn.Module):
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inner, self.shape = model, shape
+
+    def forward(self, images: Tensor) -> Any:
+        return _reshaped(self.inner, self.shape, images)

@@ -1,0 +1,185 @@
+"""Charts of one or several runs: what became of the images, and how soon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sparsepgd.evaluation.curves import accuracy_over_k, accuracy_over_queries, accuracy_over_steps
+from sparsepgd.evaluation.records import Record
+from sparsepgd.evaluation.summary import wilson
+from sparsepgd.report.entries import Entry
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, new_figure, plain
+
+WIDTH, HEIGHT = 6.0, 3.7
+BINS = 24
+WRONG = "wrong from the start"
+Curve = Callable[[Record], tuple[Tensor, Tensor]]
+
+
+def outcomes(entries: Sequence[Entry]) -> Any:
+    """One bar a run: withstood, broken by which attack, wrong from the start."""
+    counts = [_causes(entry) for entry in entries]
+    names = ["withstood", *sorted({name for each in counts for name in each} - {"withstood", WRONG}), WRONG]
+    images = np.array([entry.record.images for entry in entries])
+    figure = new_figure(WIDTH * 2, 1.1 + 0.5 * len(entries))
+    axis = figure.add_subplot()
+    left = np.zeros(len(entries))
+    for place, (name, fill) in enumerate(zip(names, _fills(len(names)), strict=True)):
+        width = 100 * np.array([each[name] for each in counts]) / images
+        axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(name), **fill)
+        ink = INK if name == WRONG else PAPER if place < 3 else "black"  # what can be read on that colour
+        for y in np.flatnonzero(width >= 6):
+            words = {"ha": "center", "va": "center", "color": ink, "weight": "bold"}
+            axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", **words)
+        left = left + width
+    axis.set(xlim=(0, 100), xlabel="share of all images, %", yticks=range(len(entries)))
+    axis.set_yticklabels([_name(entry, entries) for entry in entries], color=INK)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.spines["left"].set_visible(False)
+    _legend(axis, wide=True)
+    return figure
+
+
+def over_steps(entries: Sequence[Entry]) -> Any:
+    return _over(entries, accuracy_over_steps, "evaluations of an image (steps + 1)", 1)
+
+
+def over_queries(entries: Sequence[Entry]) -> Any:
+    return _over(entries, accuracy_over_queries, "queries (forward passes) of an image", 0)
+
+
+def over_k(entries: Sequence[Entry]) -> Any:
+    """A line where the smallest k was searched, else a point with its interval."""
+    figure = new_figure(WIDTH, HEIGHT)
+    axis = figure.add_subplot()
+    for entry in entries:
+        look = {"color": colour(entry.place), "label": _name(entry, entries)}
+        if entry.k is not None and entry.over_k:
+            k, accuracy = accuracy_over_k(entry.record, entry.k)
+            _curve(axis, k.numpy(), accuracy.numpy(), entry, look)
+        elif entry.k is not None:
+            _point(axis, entry, look)
+    largest = max(entry.k for entry in entries if entry.k is not None)
+    axis.set(xlim=(0, largest * 1.03), xlabel="k, groups that may change")
+    return _percent(figure, axis, len(entries))
+
+
+def steps_needed(entries: Sequence[Entry]) -> Any:
+    """How many evaluations the successes took; bins are whole numbers, evenly wide on a logarithmic axis."""
+    entries = [entry for entry in entries if any(row.fooled for row in entry.record.rows)]
+    taken = [[row.steps + 1 for row in entry.record.rows if row.fooled] for entry in entries]
+    most = max(9, *map(max, taken))
+    edges = np.unique(np.round(np.logspace(0, np.log10(most + 1), BINS + 1)).astype(int))
+    figure = new_figure(WIDTH, HEIGHT)
+    axis = figure.add_subplot()
+    for entry, values in zip(entries, taken, strict=True):
+        counts, _ = np.histogram(values, edges)
+        alone = len(entries) == 1
+        axis.stairs(
+            counts,
+            edges,
+            fill=alone,
+            color=colour(entry.place),
+            lw=0 if alone else 2,
+            ls=dash(entry.place),
+            label=_name(entry, entries),
+        )
+    axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel="images")
+    axis.set_ylim(bottom=0)
+    _whole_numbers(axis)
+    if len(entries) > 1:
+        _legend(axis)
+    return figure
+
+
+def _over(entries: Sequence[Entry], curve: Curve, words: str, shift: int) -> Any:
+    figure = new_figure(WIDTH, HEIGHT)
+    axis = figure.add_subplot()
+    most = 9
+    for entry in entries:
+        count, accuracy = curve(entry.record)
+        place = np.maximum(count.numpy() + shift, 1)
+        most = max(most, int(place[-1]))
+        _curve(axis, place, accuracy.numpy(), entry, {"color": colour(entry.place), "label": _name(entry, entries)})
+        clean = 100 * entry.record.clean_accuracy
+        axis.axhline(clean, color=colour(entry.place) if len(entries) > 1 else MUTED, ls=":", lw=1)
+        if len(entries) == 1:
+            _clean_level(axis, clean)
+    axis.set(xscale="log", xlabel=words, xlim=(1, 1.15 * most))
+    _whole_numbers(axis)
+    return _percent(figure, axis, len(entries))
+
+
+def _clean_level(axis: Any, clean: float) -> None:
+    above = clean < 93  # else there is no room
+    where = {"ha": "right", "va": "bottom" if above else "top", "transform": axis.get_yaxis_transform()}
+    axis.text(0.99, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
+
+
+def _curve(axis: Any, place: Any, accuracy: Any, entry: Entry, look: dict[str, Any]) -> None:
+    """A falling line and, lighter, its 95 % interval."""
+    n = entry.record.images
+    low, high = zip(*(wilson(round(value * n), n) for value in accuracy.tolist()), strict=True)
+    axis.fill_between(
+        place, 100 * np.array(low), 100 * np.array(high), step="post", color=look["color"], alpha=0.14, lw=0
+    )
+    axis.step(place, 100 * accuracy, where="post", ls=dash(entry.place), **look)
+    axis.plot(place[-1:], 100 * accuracy[-1:], "o", ms=5, color=look["color"], clip_on=False, zorder=4)
+
+
+def _point(axis: Any, entry: Entry, look: dict[str, Any]) -> None:
+    record = entry.record
+    low, high = (100 * value for value in record.robust_interval)
+    value = 100 * record.robust_accuracy
+    reach = [[max(value - low, 0)], [max(high - value, 0)]]
+    axis.errorbar([entry.k], [value], reach, fmt="o", ms=6, capsize=4, elinewidth=1.6, clip_on=False, zorder=4, **look)
+
+
+def _percent(figure: Any, axis: Any, count: int) -> Any:
+    axis.set(ylim=(0, 100), ylabel="robust accuracy, %")
+    axis.set_yticks(range(0, 101, 20))
+    if count > 1:
+        _legend(axis)
+    return figure
+
+
+def _legend(axis: Any, wide: bool = False) -> None:
+    """Above the axes, in as many columns as there is room for."""
+    longest = max(map(len, axis.get_legend_handles_labels()[1]))
+    columns = max(1, (150 if wide else 70) // (longest + 6))
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns, columnspacing=1.4, labelcolor=INK)
+
+
+def _whole_numbers(axis: Any) -> None:
+    """1, 10, 100 as they are written by hand, and 2 and 5 between them where there is room."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    short = axis.get_xlim()[1] < 300
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if short else (1.0,)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    if axis.get_ylabel() == "images":
+        axis.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def _causes(entry: Entry) -> Counter[str]:
+    words = {"withstood": "withstood", "wrong": WRONG}
+    found = Counter(words.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
+    return found
+
+
+def _fills(count: int) -> list[dict[str, Any]]:
+    """Blue for what withstood, grey for what was wrong, the other colours, later with a hatch, for attacks."""
+    others = len(SERIES) - 1
+    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(count - 2)]
+    return [{"color": colour(0)}, *attacks, {"color": LINE}]
+
+
+def _name(entry: Entry, entries: Sequence[Entry]) -> str:
+    return plain(f"{entry.letter}  {entry.label}" if len(entries) > 1 else entry.label, 64)

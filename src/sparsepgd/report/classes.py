@@ -1,0 +1,116 @@
+"""Figures of one run, class by class and pixel by pixel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsepgd.report.entries import Entry
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, new_figure, plain, shades
+
+MOST = 20  # classes that are shown one by one; the rest is put together
+NUMBERS = 12  # classes up to which the matrix has room for numbers
+OTHERS = -1
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that are shown, and how the images are spread over them."""
+
+    numbers: tuple[int, ...]  # OTHERS stands for all that are not shown
+    names: tuple[str, ...]
+    before: Counts  # (classes, classes), true by predicted
+    after: Counts
+
+
+def count_classes(entry: Entry) -> Classes:
+    """Classes that occur, as label or as prediction; if they are too many, those with the most images."""
+    rows = entry.record.rows
+    seen = Counter(row.label for row in rows)
+    met = {number for row in rows for number in (row.label, row.clean_prediction, row.prediction)}
+    numbers = sorted(sorted(met, key=lambda number: (-seen[number], number))[:MOST])
+    if len(met) > MOST:
+        numbers.append(OTHERS)
+    place = {number: numbers.index(number) if number in numbers else len(numbers) - 1 for number in met}
+    before, after = (np.zeros((len(numbers), len(numbers)), dtype=np.int64) for _ in range(2))
+    for row in rows:
+        before[place[row.label], place[row.clean_prediction]] += 1
+        after[place[row.label], place[row.prediction]] += 1
+    names = tuple("others" if number == OTHERS else entry.class_name(number) for number in numbers)
+    return Classes(tuple(numbers), names, before, after)
+
+
+def per_class(entry: Entry) -> Any:
+    """From the accuracy on clean images to what is left of it, one line a class."""
+    total, clean, robust = (Counter[str]() for _ in range(3))
+    shown = count_classes(entry)
+    for row in entry.record.rows:
+        name = entry.class_name(row.label) if row.label in shown.numbers else "others"
+        total[name] += 1
+        clean[name] += row.clean_correct
+        robust[name] += row.clean_correct and not row.fooled
+    names = [name for name in dict.fromkeys(shown.names) if total[name]]
+    figure = new_figure(6.0, 1.25 + 0.28 * len(names))
+    axis = figure.add_subplot()
+    y = range(len(names))
+    left, right = ([100 * hits[name] / total[name] for name in names] for hits in (robust, clean))
+    axis.hlines(y, left, right, color=LINE, lw=5)
+    axis.plot(right, y, "o", ms=8, mfc=PAPER, mec=colour(0), mew=2, label="clean", clip_on=False, zorder=3)
+    axis.plot(left, y, "D", ms=7, color=SERIES[1], label="robust", clip_on=False, zorder=4)
+    axis.set(xlim=(-3, 103), xlabel="accuracy, %", yticks=y, ylim=(len(names) - 0.4, -0.6))
+    axis.set_yticklabels([f"{plain(name, 18)}  ({total[name]})" for name in names], color=INK)
+    axis.grid(axis="y", visible=False)
+    axis.spines["left"].set_visible(False)
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.4, labelcolor=INK)
+    return figure
+
+
+def confusion(entry: Entry, stacked: bool) -> Any:
+    """True against predicted class, on clean and on adversarial images; shades are shares of a row."""
+    shown = count_classes(entry)
+    side = max(3.4, min(5.4, 1.4 + 0.32 * len(shown.names)))
+    figure = new_figure(side + 0.3, 2 * side) if stacked else new_figure(2 * side + 0.4, side + 0.3)
+    for place, (title, counts) in enumerate((("clean", shown.before), ("adversarial", shown.after))):
+        axis = figure.add_subplot(*((2, 1) if stacked else (1, 2)), place + 1)
+        share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        axis.imshow(share, cmap=shades(SERIES[place]), vmin=0, vmax=1, interpolation="none")
+        axis.set_title(f"{title} images")
+        ticks = range(len(shown.names))
+        names = [plain(name, 14) for name in shown.names]
+        axis.set(xticks=ticks, xlabel="predicted", ylabel="true" if stacked or not place else "")
+        axis.set_xticklabels(names, rotation=55, ha="right", rotation_mode="anchor")
+        axis.set_yticks(ticks, names if stacked or not place else [])
+        axis.grid(visible=False)
+        axis.spines[:].set_visible(True)
+        if len(names) <= NUMBERS:
+            _write(axis, counts, share)
+    return figure
+
+
+def heat_map(entry: Entry) -> Any:
+    """How often each pixel was changed, among the images that were attacked."""
+    searched = entry.changed[entry.searched]
+    share = 100 * searched.double().mean(0).numpy() if len(searched) else np.zeros(entry.changed.shape[1:])
+    height, width = share.shape
+    figure = new_figure(5.0, 0.6 + 3.4 * min(height / width, 1.6))
+    axis = figure.add_subplot()
+    top = max(float(share.max()), 1e-9)
+    shown = axis.imshow(share, cmap=shades(SERIES[1]), vmin=0, vmax=top, interpolation="none")
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(True)
+    axis.set(xticks=[0, width - 1], yticks=[0, height - 1])
+    bar = figure.colorbar(shown, ax=axis, fraction=0.05, pad=0.03)
+    bar.set_label("images that change the pixel, %", color=MUTED)
+    bar.outline.set_edgecolor(LINE)
+    return figure
+
+
+def _write(axis: Any, counts: Counts, share: Any) -> None:
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            ink = "white" if share[row, column] > 0.55 else INK
+            axis.text(column, row, str(count), ha="center", va="center", fontsize=8, color=ink)

@@ -1,0 +1,200 @@
+"""Runs as they are shown: read from their folders, named, and told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import SourceError
+from sparsepgd.evaluation import sanity
+from sparsepgd.evaluation.chunks import decoded
+from sparsepgd.evaluation.folders import RECORD, load, load_adversarial
+from sparsepgd.evaluation.records import Notice, Record, Row
+from sparsepgd.threat import LEVELS, Pattern
+
+UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One run."""
+
+    place: int  # among those shown
+    label: str  # what tells it from the others
+    record: Record
+    x: Tensor  # (B, C, H, W) in [0, 1]
+    x_adv: Tensor
+
+    @property
+    def letter(self) -> str:
+        """A, B, ..., Z, A2, B2, ..."""
+        again = self.place // 26
+        return chr(ord("A") + self.place % 26) + (str(again + 1) if again else "")
+
+    @property
+    def attack(self) -> dict[str, Any]:
+        """Its hyper-parameters; for a search over k, those of the attack that is repeated."""
+        return self._settings["attack"] if self.over_k else self._settings
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.record.configuration["attack"]
+        return settings
+
+    @property
+    def over_k(self) -> bool:
+        """Whether the smallest k was searched for each image."""
+        return self._settings.get("kind") == "Smallest"
+
+    @property
+    def k(self) -> int | None:
+        """Of the budget, if the attack has one."""
+        budget = self._settings.get("budget")
+        return int(budget["k"]) if isinstance(budget, dict) else None
+
+    @property
+    def threat(self) -> str:
+        """The budget but for k: what makes two values of k comparable."""
+        budget = self._settings.get("budget")
+        return json.dumps({**budget, "k": None}) if isinstance(budget, dict) else ""
+
+    @property
+    def structured(self) -> bool:
+        """Whether the groups are more than single points."""
+        budget = self._settings.get("budget")
+        return isinstance(budget, dict) and budget["pattern"]["kind"] not in ("Pixels", "Features")
+
+    @property
+    def model_name(self) -> str:
+        return str(self.record.configuration["model"]["name"])
+
+    @property
+    def attack_name(self) -> str:
+        return str(self._settings["name"])
+
+    @property
+    def data_name(self) -> str:
+        return str(self.record.configuration["data"]["name"])
+
+    @property
+    def data_digest(self) -> str:
+        return str(self.record.configuration["data"]["sha256"])
+
+    @property
+    def budget(self) -> str:
+        return describe_budget(self._settings.get("budget"))
+
+    @property
+    def length(self) -> str:
+        counts = {unit: self.attack.get(unit) for unit in ("steps", "queries")}
+        return ", ".join(f"{count:,} {unit}" for unit, count in counts.items() if isinstance(count, int))
+
+    @cached_property
+    def changed(self) -> Tensor:
+        """(B, H, W) bool."""
+        return (self.x != self.x_adv).any(1)
+
+    @cached_property
+    def searched(self) -> Tensor:
+        """(B,) bool: wrong from the start is not attacked."""
+        return torch.tensor([row.clean_correct for row in self.record.rows], dtype=torch.bool)
+
+    def class_name(self, number: int) -> str:
+        names = self.record.about.class_names
+        return names[number] if number < len(names) else f"class {number}"
+
+    def outcome(self, row: Row) -> str:
+        return "fooled" if row.fooled else "withstood" if row.clean_correct else "wrong"
+
+
+def collect(places: Sequence[str | Path]) -> list[Entry]:
+    """The runs in these folders, and in the folders within them where they are not run folders themselves."""
+    folders = [folder for place in places for folder in _run_folders(Path(place))]
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    records = [load(folder) for folder in folders]
+    labels = _labels(records)
+    return [
+        Entry(place, label, record, *_images(folder))
+        for place, (folder, record, label) in enumerate(zip(folders, records, labels, strict=True))
+    ]
+
+
+def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
+    """What to know before the numbers are believed: of each run, and of runs that are laid side by side."""
+    found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
+    rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
+    for entry in entries:
+        same = (entry.model_name, str(entry.record.configuration["model"]["sha256"]), entry.data_digest, entry.budget)
+        weaker = rivals.setdefault(same, {}).get(entry.attack_name)
+        if weaker is None or entry.record.robust_accuracy < weaker.record.robust_accuracy:
+            rivals[same][entry.attack_name] = entry
+    for group in rivals.values():
+        letters = ", ".join(entry.letter for entry in group.values())
+        robust = {name: entry.record.robust_accuracy for name, entry in group.items()}
+        found += [(letters, notice) for notice in sanity.compare(robust)]
+    if len({entry.data_digest for entry in entries}) > 1:
+        found.append(("", Notice("other-images", "the runs are on different images: compare them with care")))
+    return found
+
+
+def describe_budget(written: object) -> str:
+    """``k = 2 patches 3x5, eps = 8/255`` from what a record holds of a Budget."""
+    if not isinstance(written, dict):
+        return "its own budget"
+    pattern = dict(written["pattern"])
+    kind = str(pattern.pop("kind"))
+    unit = UNITS.get(kind, kind.lower())
+    words = f"k = {written['k']} {unit if written['k'] != 1 else _singular(unit)}"
+    if kind == "Shape":
+        words += f" ({pattern['name']})"
+    elif pattern:
+        words += " " + "x".join(str(value) for value in pattern.values())
+    if written["eps"] < 1:
+        levels = written["eps"] * LEVELS
+        near = abs(levels - round(levels)) < 1e-6
+        words += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
+    return words + (", only where allowed" if written.get("allowed") else "")
+
+
+def _singular(unit: str) -> str:
+    return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
+
+
+def _run_folders(place: Path) -> list[Path]:
+    if (place / RECORD).is_file():
+        return [place]
+    found = sorted(file.parent for file in place.rglob(RECORD)) if place.is_dir() else []
+    if not found:
+        load(place)  # says what is wrong
+    return found
+
+
+def _images(folder: Path) -> tuple[Tensor, Tensor]:
+    tensors = load_adversarial(folder)
+    if "x" not in tensors:
+        raise SourceError(f"{folder} does not hold the clean images; run it again with this version, in a new folder")
+    x = tensors["x"].float() / LEVELS if tensors["x"].dtype == torch.uint8 else tensors["x"]
+    return x, decoded(tensors["x_adv"], x)
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """The model, the attack, and of the rest what is not the same in all."""
+    parts = [
+        (
+            str(record.configuration["model"]["name"]),
+            str(record.configuration["attack"]["name"]),
+            describe_budget(record.configuration["attack"].get("budget")),
+            str(record.configuration["data"]["name"]),
+            f"seed {record.configuration['seed']}",
+        )
+        for record in records
+    ]
+    differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    return [" · ".join(word for place, word in enumerate(words) if place < 2 or differ[place]) for words in parts]

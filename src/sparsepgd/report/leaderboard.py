@@ -1,0 +1,180 @@
+"""A leaderboard in the manner of RobustBench: one JSON record a model and budget, and tables made from them.
+
+A record is made from run folders. Of every attack it keeps which images stood, so that a further attack on the same
+images can only lower the robust accuracy: what counts is what no attack has broken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation import atomic
+from sparsepgd.evaluation.folders import load
+from sparsepgd.evaluation.records import Record, Strict, read
+from sparsepgd.evaluation.summary import wilson
+from sparsepgd.report.entries import describe_budget
+
+HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
+
+
+class Attempt(Strict):
+    """One attack on the model."""
+
+    attack: str
+    settings: dict[str, Any]  # hyper-parameters, without the budget
+    seed: int
+    standing: str = Field(pattern="^[01]*$")  # one letter an image: 1 if it is right and was not fooled
+    seconds: float
+    environment: dict[str, str]
+    created: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def robust_accuracy(self) -> float:
+        return self.standing.count("1") / max(len(self.standing), 1)
+
+    @property
+    def length(self) -> str:
+        """``spgd-projected (100 steps)``."""
+        counts = [f"{self.settings[unit]:,} {unit}" for unit in ("steps", "queries") if self.settings.get(unit)]
+        return f"{self.attack} ({', '.join(counts)})" if counts else self.attack
+
+
+class Contender(Strict):
+    """A model under one budget."""
+
+    version: Literal[1] = 1
+    model: str
+    model_sha256: str | None
+    data: str
+    data_sha256: str
+    images: int
+    budget: dict[str, Any]
+    clean_accuracy: float = Field(ge=0, le=1)
+    attempts: tuple[Attempt, ...]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Contender:
+        if not self.attempts or any(len(attempt.standing) != self.images for attempt in self.attempts):
+            raise ValueError(f"expected one letter for each of {self.images} images in every attempt")
+        return self
+
+    @property
+    def standing(self) -> int:
+        """Images that no attack has broken."""
+        columns = zip(*(attempt.standing for attempt in self.attempts), strict=True)
+        return sum(all(letter == "1" for letter in letters) for letters in columns)
+
+    @property
+    def robust_accuracy(self) -> float:
+        return self.standing / max(self.images, 1)
+
+    @property
+    def strongest(self) -> Attempt:
+        return min(self.attempts, key=lambda attempt: attempt.robust_accuracy)
+
+    @property
+    def words(self) -> str:
+        return describe_budget(self.budget)
+
+    @property
+    def file(self) -> str:
+        name = f"{self.model}-{self.words}-{self.data}-{self.images}".replace(" = ", "")
+        return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
+
+    def row(self) -> list[str]:
+        """Its line of the table."""
+        low, high = wilson(self.standing, self.images)
+        alone = self.strongest
+        return [
+            self.model,
+            f"{self.clean_accuracy:.1%}",
+            f"{self.robust_accuracy:.1%}",
+            f"{100 * low:.1f}-{100 * high:.1f}",
+            f"{alone.robust_accuracy:.1%}, {alone.attack}",
+            ", ".join(f"{attempt.length} {attempt.robust_accuracy:.1%}" for attempt in self.attempts),
+        ]
+
+
+def from_run(record: Record) -> Contender:
+    """A record of the leaderboard with one attack."""
+    written = dict(record.configuration["attack"])
+    budget = written.pop("budget", None)
+    if not isinstance(budget, dict) or written.get("kind") == "Smallest":
+        raise UnsupportedError(f"{written.get('name')} has no single budget; use a run of one attack at one k")
+    attempt = Attempt(
+        attack=str(written.pop("name")),
+        settings={name: value for name, value in written.items() if name != "kind" and value is not None},
+        seed=record.configuration["seed"],
+        standing="".join("1" if row.clean_correct and not row.fooled else "0" for row in record.rows),
+        seconds=round(record.seconds, 1),
+        environment={name: record.environment[name] for name in ("hardware", "torch", "sparsepgd")},
+        created=record.created,
+        warnings=tuple(notice.message for notice in record.warnings),
+    )
+    model, data = record.configuration["model"], record.configuration["data"]
+    return Contender(
+        model=model["name"],
+        model_sha256=model["sha256"],
+        data=data["name"],
+        data_sha256=data["sha256"],
+        images=record.images,
+        budget=budget,
+        clean_accuracy=record.clean_accuracy,
+        attempts=(attempt,),
+    )
+
+
+def add(folder: Path, run: Path) -> Contender:
+    """The run in `run` becomes a record in `folder`, or joins the record of its model and budget there."""
+    record = load(run)
+    if not record.finished:
+        raise SourceError(f"the run in {run} is not finished; run it again to go on")
+    new = from_run(record)
+    if (file := folder / new.file).is_file():
+        new = joined(read(file, Contender), new)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, (json.dumps(new.model_dump(mode="json"), indent=1) + "\n").encode())
+    return new
+
+
+def joined(old: Contender, new: Contender) -> Contender:
+    """Both attacks on one model; the same attack again takes the place of its former self."""
+    for name in ("model_sha256", "data_sha256", "budget"):
+        if getattr(old, name) != getattr(new, name):
+            raise UnsupportedError(
+                f"{old.file} holds another {name.removesuffix('_sha256')} of the same name; rename one, or delete it"
+            )
+    fresh = new.attempts[0]
+    kept = [
+        one
+        for one in old.attempts
+        if (one.attack, one.settings, one.seed) != (fresh.attack, fresh.settings, fresh.seed)
+    ]
+    attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
+    return old.model_copy(update={"attempts": tuple(attempts)})
+
+
+def contenders(folder: Path) -> list[Contender]:
+    """All records of a folder."""
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if not files:
+        raise SourceError(f"no records in {folder}; make one from a run: spgd leaderboard --add RUN")
+    return [read(file, Contender) for file in files]
+
+
+def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
+    """(title, rows) for each budget on each set of images, the most robust model first."""
+    groups: dict[tuple[str, str], list[Contender]] = {}
+    for one in found:
+        groups.setdefault((one.words, f"{one.images} images of {one.data}"), []).append(one)
+    for (budget, images), group in sorted(groups.items()):
+        ranked = sorted(group, key=lambda one: (-one.robust_accuracy, one.model))
+        yield f"{budget}, {images}", [one.row() for one in ranked]

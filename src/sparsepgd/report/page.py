@@ -1,0 +1,131 @@
+"""The page: one HTML file that needs nothing else, neither a network nor a second file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sparsepgd.evaluation.atomic import write
+from sparsepgd.evaluation.folders import RECORD
+from sparsepgd.evaluation.summary import wilson
+from sparsepgd.report.entries import Entry, collect, notices
+from sparsepgd.report.figures import draw_all
+from sparsepgd.report.gallery import gallery
+
+ABSENT = "-"
+PAGE = "report.html"
+
+
+def write_page(entries: Sequence[Entry], file: Path) -> Path:
+    write(file, render(entries).encode())
+    return file
+
+
+def refresh_page(folders: Sequence[Path], file: Path) -> None:
+    """The page of these runs, unless it is there and younger than they are."""
+    youngest = max((folder / RECORD).stat().st_mtime_ns for folder in folders)
+    if not file.is_file() or file.stat().st_mtime_ns <= youngest:
+        write_page(collect(folders), file)
+
+
+def render(entries: Sequence[Entry]) -> str:
+    """Everything that comes from data is escaped by the template; the script gets it as JSON and writes it as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("sparsepgd.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "duration": duration, "count": count}
+    script = _asset("page.js")
+    page: str = environment.get_template("page.html.j2").render(
+        entries=entries,
+        title=_title(entries),
+        notices=notices(entries),
+        drawings=list(draw_all(entries)),
+        together=list(_together(entries)),
+        settings=list(_settings(entries)),
+        versions=list(_table([entry.record.environment for entry in entries])),
+        gallery=gallery(entries),
+        style=_asset("page.css"),
+        script=script,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return page
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def count(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _asset(name: str) -> str:
+    return files("sparsepgd.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _title(entries: Sequence[Entry]) -> str:
+    if len(entries) == 1:
+        return f"{entries[0].model_name} under {entries[0].attack_name}"
+    models, attacks = ({getattr(entry, name) for entry in entries} for name in ("model_name", "attack_name"))
+    return f"{_many(models, 'model')} under {_many(attacks, 'attack')}"
+
+
+def _many(names: set[str], word: str) -> str:
+    return next(iter(names)) if len(names) == 1 else f"{len(names)} {word}s"
+
+
+def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    """For each model that several runs attack alike: what is left if each of them may break an image."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        model = entry.record.configuration["model"]
+        groups.setdefault((entry.model_name, str(model["sha256"]), entry.data_digest, entry.budget), []).append(entry)
+    for group in groups.values():
+        if len(group) > 1:
+            outcomes = zip(*(entry.record.rows for entry in group), strict=True)
+            left = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+            n = group[0].record.images
+            letters = " + ".join(entry.letter for entry in group)
+            low, high = wilson(left, n)
+            yield {"letters": letters, "model": group[0].model_name, "robust": left / n, "low": low, "high": high}
+
+
+def _settings(entries: Sequence[Entry]) -> Iterator[tuple[str, list[str], bool]]:
+    return _table([_flat(entry.record.configuration) for entry in entries])
+
+
+def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], bool]]:
+    """(name, its value in each run, whether they differ)."""
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name, ABSENT) for column in columns]
+        yield name, values, len(set(values)) > 1
+
+
+def _flat(value: object, path: str = "") -> dict[str, str]:
+    """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels are too large to be read."""
+    if isinstance(value, dict):
+        found: dict[str, str] = {}
+        for key, each in value.items():
+            found |= _flat(each, f"{path}.{key}" if path else str(key))
+        return found
+    if isinstance(value, list) and path.endswith("kernel"):
+        return {path: f"{len(value)}x{len(value[0])}, {''.join(value).count('1')} ones"}
+    return {path: ABSENT if value is None else str(value)}

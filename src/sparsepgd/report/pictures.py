@@ -1,0 +1,103 @@
+"""Images as parts of a page: small, and what the attack changed exact to the 8-bit level.
+
+An adversarial image is shown as the clean one with a transparent picture on it that holds the changed pixels alone.
+So every clean image is stored once, however many runs attack it, and what was changed stays sharp where the clean
+image had to be made smaller.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sparsepgd.threat import LEVELS
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+SAMPLE = 12  # pictures from which the size of all is estimated
+SIDES = (512, 384, 256, 192, 128, 96, 64, 48)
+QUALITY = 80
+MOST_BOXES = 40
+
+
+@dataclass(frozen=True)
+class Format:
+    """How pictures are written: without loss, or as WebP with a longest side."""
+
+    side: int | None  # None: PNG, every pixel
+
+    def uri(self, pixels: Pixels) -> str:
+        picture, file = Image.fromarray(pixels), BytesIO()
+        if self.side is None:
+            picture.save(file, "PNG", optimize=True)
+        else:
+            picture.thumbnail((self.side, self.side), Image.Resampling.LANCZOS)
+            picture.save(file, "WEBP", quality=QUALITY)
+        kind = "png" if self.side is None else "webp"
+        return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def choose_format(pictures: Sequence[Pixels], room: int) -> Format:
+    """The best format with which all of them fit into `room` characters."""
+    if not pictures:
+        return Format(None)
+    sample = [pictures[int(place)] for place in np.linspace(0, len(pictures) - 1, min(SAMPLE, len(pictures)))]
+    longest = max(sample[0].shape[:2])
+    formats = [Format(None), Format(longest), *(Format(side) for side in SIDES if side < longest)]
+    for one in formats:
+        if sum(len(one.uri(picture)) for picture in sample) / len(sample) * len(pictures) <= room:
+            return one
+    return formats[-1]
+
+
+def clean_picture(x: Tensor) -> Pixels:
+    """(C, H, W) -> (H, W, 3)."""
+    return _levels(_three(x)).numpy()
+
+
+def changes(x: Tensor, x_adv: Tensor) -> Pixels:
+    """The changed pixels of x_adv, transparent elsewhere: (H, W, 4)."""
+    return _on_nothing(_three(x_adv), (x != x_adv).any(0))
+
+
+def difference(x: Tensor, x_adv: Tensor) -> Pixels:
+    """x_adv - x of the changed pixels, with grey as zero and the largest difference as full scale: (H, W, 4)."""
+    delta = _three(x_adv - x)
+    return _on_nothing(0.5 + 0.5 * delta / delta.abs().amax().clamp(min=1e-12), (x != x_adv).any(0))
+
+
+def boxes(changed: Tensor) -> list[list[int]]:
+    """[left, top, width, height] around each heap of changed pixels, (H, W) bool; the highlight box of the paper."""
+    from scipy import ndimage
+
+    mask, around = changed.numpy(), np.ones((3, 3))
+    heaps, _ = ndimage.label(ndimage.binary_dilation(mask, around), around)
+    found = ndimage.find_objects(np.where(mask, heaps, 0))[:MOST_BOXES]
+    return [[across.start, down.start, _length(across), _length(down)] for down, across in found]
+
+
+def _length(span: slice) -> int:
+    return int(span.stop - span.start)
+
+
+def _three(x: Tensor) -> Tensor:
+    """Three channels of any number of them."""
+    if x.shape[0] == 2:
+        x = torch.cat([x, torch.zeros_like(x[:1])])
+    return x.expand(3, -1, -1) if x.shape[0] == 1 else x[:3]
+
+
+def _levels(x: Tensor) -> Tensor:
+    return (x.float().clamp(0, 1) * LEVELS).round().to(torch.uint8).permute(1, 2, 0).contiguous()
+
+
+def _on_nothing(x: Tensor, shown: Tensor) -> Pixels:
+    alpha = shown[:, :, None].to(torch.uint8) * LEVELS
+    return torch.cat([_levels(x) * shown[:, :, None], alpha], 2).numpy()

@@ -1,0 +1,130 @@
+"""The look of all figures: colours of Okabe and Ito, which the colour-blind tell apart, and little else.
+
+A figure is drawn once, by matplotlib. As a file it has the colours below; on the page each of them becomes a variable
+of the page's style sheet, and the letters are those of the page, so that figures follow a dark or light theme.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO, StringIO
+from typing import Any
+
+INK, MUTED, LINE, PAPER = "#1c2127", "#5f6973", "#dfe4e9", "#fefefe"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))  # so that no line is told by colour alone
+VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "surface"} | {
+    colour: f"series-{place}" for place, colour in enumerate(SERIES)
+}
+SETTINGS: Any = {  # as matplotlib names them
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same files everywhere
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "lines.linewidth": 2,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    "legend.handlelength": 2.2,
+    "figure.facecolor": PAPER,
+    "svg.hashsalt": "sparsepgd",  # the same names of parts in every run
+}
+NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+DPI = 200
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """The settings above. Letters that the font lacks are left to the browser: no warning."""
+    from matplotlib import rc_context  # slow to import
+
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
+        yield
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib Figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def colour(place: int) -> str:
+    return SERIES[place % len(SERIES)]
+
+
+def dash(place: int) -> Any:
+    return DASHES[(place + place // len(SERIES)) % len(DASHES)]
+
+
+def shades(of: str) -> Any:
+    """From nothing to the colour: what is beneath shows through, be it dark or light."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+    red, green, blue = to_rgb(of)
+    return LinearSegmentedColormap.from_list("shades", [(red, green, blue, 0.0), (red, green, blue, 1.0)])
+
+
+def plain(words: str, most: int = 40) -> str:
+    """Words as matplotlib writes them and nothing else: no mathematics, no hidden labels, not too long."""
+    shown = " ".join(words.split())
+    shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
+    shown = f" {shown}" if shown.startswith("_") else shown
+    return shown.replace("$", r"\$")
+
+
+def png(figure: Any) -> bytes:
+    with look():
+        file = BytesIO()
+        figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    return file.getvalue()
+
+
+def svg(figure: Any) -> bytes:
+    """A file that looks the same everywhere: letters are outlines."""
+    with look():
+        file = BytesIO()
+        figure.savefig(file, format="svg", metadata=NO_METADATA)
+    return file.getvalue()
+
+
+def inline_svg(figure: Any, name: str) -> str:
+    """The figure as part of a page: its colours are the page's, its letters too, its names begin with `name`."""
+    from matplotlib import rc_context
+
+    with look(), rc_context({"svg.fonttype": "none", "figure.facecolor": "none"}):
+        file = StringIO()
+        figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"font-family: [^;\"]+", "font-family: inherit", text)
+    text = re.sub(r"font: ([^;\"]*?)'DejaVu Sans'", r"font: \1inherit", text)
+    for hexadecimal, variable in VARIABLES.items():
+        text = text.replace(f": {hexadecimal}", f": var(--{variable})")
+    return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)

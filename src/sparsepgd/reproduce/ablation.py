@@ -1,0 +1,115 @@
+"""Tables IX to XII and XVI to XVIII: sPGD projected without its parts, and over its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.parts import Case, Finished, Outcome, Plan, accuracy
+from sparsepgd.reproduce.recipe import Recipe, reasons
+from sparsepgd.reproduce.scales import Scale
+from sparsepgd.reproduce.subjects import Job
+from sparsepgd.search import SparsePGD
+from sparsepgd.search.ensemble import Member
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise
+from sparsepgd.search.spgd import State
+from sparsepgd.threat import Budget, Patches, Threat
+
+NEVER = 1_000_000_000  # a tolerance that is not reached
+Variant = Callable[[Scale, Budget], Member]
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposed(SparsePGD):
+    """delta = p * m without the continuous mask: m itself takes the step and is projected to k groups again."""
+
+    @property
+    def name(self) -> str:
+        return "spgd-decomposed"
+
+    def update(
+        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State:
+        assert seen.gradient is not None and self.alpha
+        g = torch.nan_to_num(seen.gradient.to(state.p.dtype), 0.0, 0.0, 0.0)
+        g_m = threat.gather(g * state.p)
+        norm = g_m.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        d = torch.where(norm >= self.gamma, g_m / norm, 0)
+        p = self._into_box(state.p + self.alpha * self.budget.eps * (g * threat.expand(state.v)).sign(), images)
+        m = threat.top_k((state.v + self._beta(threat) * d).sigmoid(), images.usable)  # scores must not be negative
+        return State(p, m, m, state.n)
+
+
+def _setting(name: str, value: float) -> Variant:
+    return lambda scale, budget: scale.projected(budget, **{name: value})
+
+
+COMPONENTS: dict[str, Variant] = {
+    "PGD0": lambda scale, budget: scale.pgd0(budget),
+    "+ decomposition": lambda scale, budget: Decomposed(budget, scale.steps, "projected"),
+    "+ continuous mask": lambda scale, budget: scale.projected(budget, tolerance=NEVER),
+    "+ redraws": lambda scale, budget: scale.projected(budget),
+}
+STEPS = {word: float(Fraction(word)) for word in ("1/16", "1/8", "1/4", "1/2", "3/4", "1")}
+SMALL_STEPS = {word: float(word) for word in ("0.01", "0.0125", "0.05", "0.1", "0.15", "0.25")}
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """One of the tables: the attack in several variants."""
+
+    label: str
+    budget: Budget
+    variants: Mapping[str, Variant]
+    budget_of_stand_in: Budget | None = None  # where a shipped model has nothing left at the paper's budget
+
+
+def _scan(label: str, budget: Budget, name: str, values: Mapping[str, float], other: Budget | None = None) -> Scan:
+    return Scan(label, budget, {word: _setting(name, value) for word, value in values.items()}, other)
+
+
+PIXELS, FEW, PATCH = Budget(k=20), Budget(k=5), Budget(k=1, pattern=Patches(5))
+TOLERANCES = {str(t): t for t in (1, 3, 5, 7, 10)}
+LONG_TOLERANCES = {str(t): t for t in (3, 10, 50, 100, 150)}
+SCANS = {
+    "components": Scan("ab_pgd", PIXELS, COMPONENTS, FEW),
+    "alpha": _scan("ab_alpha", PIXELS, "alpha", STEPS, FEW),
+    "beta": _scan("ab_beta", PIXELS, "beta", STEPS, FEW),
+    "tolerance": _scan("ab_tol", PIXELS, "tolerance", TOLERANCES, FEW),
+    "alpha-structured": _scan("ab_alpha_struct", PATCH, "alpha", SMALL_STEPS),
+    "beta-structured": _scan("ab_beta_struct", PATCH, "beta", SMALL_STEPS),
+    "tolerance-structured": _scan("ab_tol_struct", PATCH, "tolerance", LONG_TOLERANCES),
+}
+
+
+def ablation(scan: Scan, *more: str) -> Callable[[Recipe, Job], Plan]:
+    """The plan of one of SCANS."""
+
+    def plan(recipe: Recipe, job: Job) -> Plan:
+        subjects = job.subjects(recipe.roles)
+        other = scan.budget_of_stand_in if not job.models else None
+        budget = other or scan.budget
+        cases = [
+            Case("robust accuracy", subject.role, word, subject, make(job.scale, budget))
+            for subject in subjects
+            for word, make in scan.variants.items()
+        ]
+        smaller = [f"budget: {budget} here, {scan.budget} in the paper; the stand-in has nothing left there"]
+        words = reasons(recipe, job, subjects, *(smaller if other else []), *more)
+
+        def finish(done: Sequence[Finished]) -> Outcome:
+            value = table(scan.label).value
+            pairs = zip(cases, done, strict=True)
+            numbers = [accuracy(case, one, value("robust accuracy", case.row, case.column)) for case, one in pairs]
+            return Outcome("robust accuracy, %", numbers, words)
+
+        return Plan(cases, finish)
+
+    return plan

@@ -1,0 +1,95 @@
+"""Networks that a recipe trains itself, in seconds, on scikit-learn's digits; a second run reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+from sparsepgd.evaluation.sources import load_data
+from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.threat import Budget
+from sparsepgd.training import train
+from sparsepgd.training.api import WEIGHTS
+from sparsepgd.training.recipes import STARTS
+from sparsepgd.training.records import RECORD, load
+from sparsepgd.zoo import digits_resnet
+
+DATA = "digits"
+TRAINED = "trained"
+LARGEST_RATE, BATCH = STARTS[DATA]["lr"], STARTS[DATA]["batch"]
+
+
+def digits_vgg(num_classes: int = 10) -> nn.Module:
+    """Convolutions and pooling without shortcuts or normalisation, in the manner of VGG, for 8x8 grey images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 4, num_classes),
+    )
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"digits-resnet": digits_resnet, "digits-vgg": digits_vgg}
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What decides such a network."""
+
+    network: str  # of NETWORKS
+    method: str
+    budget: Budget
+    seed: int
+    options: dict[str, Any]
+
+    def subject(self, job: Job, role: str, name: str) -> Subject:
+        """The network with the digits to test on; trained when it is first asked for."""
+        x, y = (part.to(job.device) for part in load_data(DATA, min(job.images or job.scale.images, 397)))
+        per_image = 6 if self.method == "plain" else 2 * (self.options.get("steps", 20) + 1) + 6
+        training = job.scale.epochs * job.scale.training_images * per_image
+        return Subject(
+            role, name, lambda: self.trained(job), x, y, DATA, stand_in=True, sample=self.fresh, training=training
+        )
+
+    def fresh(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return NETWORKS[self.network]()
+
+    def trained(self, job: Job) -> nn.Module:
+        """From its folder if it is finished there, else trained, from where it was left."""
+        folder, model = self._folder(job), self.fresh().to(job.device)
+        if (folder / RECORD).is_file() and load(folder).finished:
+            model.load_state_dict(load_tensors((folder / WEIGHTS).read_bytes()))
+            return model.eval()
+        train(
+            model, self._images(job), self.method, self.budget, job.scale.epochs, out=folder, held_out=0,
+            names={"model": self.network, "data": DATA}, seed=self.seed, batch=BATCH, lr=LARGEST_RATE,
+            schedule="one-cycle", clip=1.0, compile=False, bf16=False, **self.options,
+        )  # fmt: skip
+        return model
+
+    def _folder(self, job: Job) -> Path:
+        decided = [self.network, self.method, repr(self.budget), self.seed, sorted(self.options.items())]
+        decided += [job.scale.epochs, job.scale.training_images]
+        digest = hashlib.sha256(json.dumps(decided, default=str).encode()).hexdigest()[:10]
+        return job.out / TRAINED / f"{self.network}-{self.method}-{digest}"
+
+    @staticmethod
+    def _images(job: Job) -> tuple[Tensor, Tensor]:
+        x, y = load_data(DATA, job.scale.training_images, part="train")
+        return x.to(job.device), y.to(job.device)

@@ -1,0 +1,74 @@
+"""A recipe: what a table of the paper is made of, and the reasons why ours may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparsepgd.evaluation.summary import wilson
+from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.parts import Plan
+from sparsepgd.reproduce.subjects import SIDE, Job, Subject
+
+VANILLA, STRADES = "zoo:small-plain", "zoo:small-strades"
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """One table or figure of the paper."""
+
+    name: str
+    about: str
+    plan: Callable[[Recipe, Job], Plan]
+    labels: tuple[str, ...] = ()  # of the paper's tables
+    figures: tuple[str, ...] = ()  # of the paper's figures
+    roles: dict[str, str | None] = field(default_factory=dict)  # the paper's model -> what takes its place, if any
+    size: int = SIDE  # of the images
+    smoke: dict[str, Any] = field(default_factory=dict)  # less of a scale's values where its steps are slow
+
+    @property
+    def source(self) -> str:
+        """Where it is in the paper."""
+        named = [f"Table {table(label).number}" for label in self.labels] + list(self.figures)
+        return ", ".join(named)
+
+    def prepare(self, job: Job) -> tuple[Job, Plan]:
+        """The job at the scale of this recipe, and what is to be done."""
+        if job.scale.name == "smoke":
+            job = replace(job, scale=replace(job.scale, **self.smoke))
+        return job, self.plan(self, job)
+
+
+def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -> tuple[str, ...]:
+    """Why the numbers may differ: models, images, lengths, and what else a recipe knows."""
+    found = [*_models(recipe, subjects), *_images(recipe, subjects)]
+    if job.scale.steps < 10_000:
+        found.append(f"here sPGD has {job.scale.steps} steps and RS {job.scale.queries} queries; the paper 10,000")
+    return (*found, *more)
+
+
+def rivals(job: Job) -> str:
+    """How long the other attacks are."""
+    if job.scale.passes is None:
+        return "the other attacks have the settings that the paper gives for them"
+    return f"the other attacks have about {job.scale.passes} passes for an image, not the settings of the paper"
+
+
+def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
+    networks = {role: net for label in recipe.labels for role, net in table(label).networks.items()}
+    for subject in subjects:
+        theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
+        stand_in = ", a stand-in from this package" if subject.stand_in else ""
+        yield f"model: {subject.name}{stand_in}; the paper's is {theirs}"
+
+
+def _images(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
+    sets = {(len(subject.x), subject.data): None for subject in subjects}
+    theirs = "; ".join(dict.fromkeys(table(label).images for label in recipe.labels)) or "see its figure"
+    for count, data in sets:
+        low, high = wilson(count // 2, count)
+        yield (
+            f"images: {count} of {data}, so that a share near 50 % is known to {100 * (high - low) / 2:.0f} points "
+            f"either way; the paper: {theirs}"
+        )

@@ -1,0 +1,181 @@
+"""All recipes: one for each table and figure of the paper, or for several that share their runs."""
+
+from __future__ import annotations
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.reproduce import accuracy, curves
+from sparsepgd.reproduce.ablation import SCANS, ablation
+from sparsepgd.reproduce.accuracy import grid
+from sparsepgd.reproduce.panels import panels
+from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.parts import Plan
+from sparsepgd.reproduce.ratio import ratio
+from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe
+from sparsepgd.reproduce.subjects import Job
+from sparsepgd.reproduce.training import POLICIES, training
+from sparsepgd.reproduce.transfer import transfer
+
+LARGE = 224
+BOTH: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES": STRADES}
+STRUCTURED: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES-l0": STRADES}
+ENLARGED = (
+    "images of 224x224 are bundled ones of 32x32 with every pixel drawn 7x7, the model sees averages of 7x7: one pixel "
+    "here moves it by a 49th of a pixel there"
+)
+
+
+def _every(label: str, *sections: str) -> dict[str, str | None]:
+    """The models of a table, nothing in their places."""
+    cells = table(label).cells
+    return {role: None for section in sections for role in cells[section]}
+
+
+def _detectors(recipe: Recipe, job: Job) -> Plan:
+    """Imported when it is asked for: it needs more than the other recipes."""
+    from sparsepgd.reproduce.detectors import detectors
+
+    return detectors(recipe, job)
+
+
+def _ablations() -> list[Recipe]:
+    short = "the paper's structured steps are meant for 10,000 iterations; a short run prefers larger ones"
+    found = []
+    for name, scan in SCANS.items():
+        structured = name.endswith("structured")
+        role = "sTRADES-l0" if structured else "Fast-EG-l1"
+        found.append(
+            Recipe(
+                name,
+                f"sPGD projected: {table(scan.label).title}",
+                ablation(scan, *([short] if structured else [])),
+                (scan.label,),
+                roles={role: VANILLA},
+            )
+        )
+    return found
+
+
+def _trainings() -> list[Recipe]:
+    notes = {"training-gradient": "alternating: here with every batch, in the paper every 5 epochs"}
+    return [
+        Recipe(
+            name,
+            f"sTRADES: {table(policies.label).title}",
+            training(policies, *([notes[name]] if name in notes else [])),
+            (policies.label,),
+        )
+        for name, policies in POLICIES.items()
+    ]
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "unstructured",
+            "robust accuracy at k = 10, 15 and 20 pixels",
+            grid(accuracy.PIXELS),
+            ("10_15", "20"),
+            roles={**_every("20", "k=15", "k=20"), **BOTH},
+        ),
+        Recipe(
+            "cifar100",
+            "the same on CIFAR-100 at k = 10",
+            grid(accuracy.CIFAR100),
+            ("10_15",),
+            roles=_every("10_15", "cifar100, k=10"),
+        ),
+        Recipe(
+            "imagenet",
+            "robust accuracy at k = 200 pixels of 224x224",
+            grid(accuracy.IMAGENET, ENLARGED),
+            ("more",),
+            roles={**_every("more", "imagenet100, k=200"), "Vanilla": VANILLA},
+            size=LARGE,
+        ),
+        Recipe(
+            "gtsrb",
+            "the same on GTSRB at k = 600",
+            grid(accuracy.GTSRB),
+            ("more",),
+            roles=_every("more", "gtsrb, k=600"),
+            size=LARGE,
+        ),
+        Recipe(
+            "structured",
+            "robust accuracy: a row, two 3x3 patches, a 5x5 patch",
+            grid(accuracy.STRUCTURED),
+            ("struct",),
+            roles={**_every("struct", *(block.section for block in accuracy.STRUCTURED)), **STRUCTURED},
+        ),
+        Recipe(
+            "structured-imagenet",
+            "a row, two 10x10 patches, a 14x14 patch of 224x224",
+            grid(accuracy.STRUCTURED_LARGE, ENLARGED),
+            ("struct",),
+            roles={
+                **_every("struct", *(block.section for block in accuracy.STRUCTURED_LARGE)),
+                "Vanilla": VANILLA,
+            },
+            size=LARGE,
+        ),
+        Recipe(
+            "watermarks",
+            "robust accuracy over eps: a circle and a letter",
+            grid(accuracy.WATERMARKS, ENLARGED, "the authors' bitmaps are not published; ours have as many pixels"),
+            ("wm",),
+            roles={"Vanilla": VANILLA},
+            size=LARGE,
+            smoke={"images": 1, "steps": 4},  # kernels of 60x60 are slow on a CPU
+        ),
+        Recipe("ratio", "Omega_0 / Omega'_0 over k", ratio, figures=("Figure 1",), roles={"Vanilla": VANILLA}),
+        Recipe(
+            "iterations", "robust accuracy over iterations, k = 20", curves.iterations, ("20",), ("Figure 3a",), BOTH
+        ),
+        Recipe(
+            "iterations-imagenet",
+            "the same at 224x224, k = 200",
+            curves.iterations,
+            ("more",),
+            ("Figure 3b",),
+            {"Vanilla": VANILLA, "sAT": None},
+            LARGE,
+        ),
+        Recipe(
+            "sparsity", "robust accuracy over k, 0 to 50", curves.sparsity, ("10_15", "20"), ("Figure 3c",), BOTH
+        ),
+        Recipe("histogram", "iterations until success", curves.histogram, ("20",), ("Figure 4",), BOTH),
+        Recipe(
+            "runtime", "run time of all attacks, k = 20", curves.runtime, ("runtime",), roles={"sTRADES": STRADES}
+        ),
+        Recipe(
+            "transfer",
+            "from one architecture to another",
+            transfer,
+            ("trans",),
+            roles={"V": None, "R": None, "V2": None, "R2": None},
+        ),
+        Recipe(
+            "detection",
+            "mAP of detectors and segmentation",
+            _detectors,
+            ("yolo",),
+            roles={"detection": None, "segmentation": None},
+        ),
+        *_ablations(),
+        *_trainings(),
+        Recipe(
+            "pictures",
+            "adversarial images of every kind",
+            panels,
+            figures=("Figures 5 to 7",),
+            roles={"Vanilla": VANILLA, "sAT": None},
+        ),
+    )
+}  # fmt: skip
+
+
+def recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise UnsupportedError(f"no recipe {name!r}; use one of {', '.join(RECIPES)} or all")
+    return RECIPES[name]

@@ -1,0 +1,83 @@
+"""Outcomes as tables: ours above the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsepgd import tables
+from sparsepgd.evaluation import atomic
+from sparsepgd.report.style import png, svg
+from sparsepgd.reproduce.paper import facts
+from sparsepgd.reproduce.parts import Number, Outcome, dump
+from sparsepgd.reproduce.recipe import Recipe
+from sparsepgd.reproduce.subjects import Job
+
+ABSENT = "-"
+NUMBERS, TABLE = "numbers.json", "table.md"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table as words."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def grids(outcome: Outcome) -> Iterator[Grid]:
+    """One grid a section; of each row what was found here, its half interval, and what the paper prints."""
+    for section in dict.fromkeys(number.section for number in outcome.numbers):
+        mine = [number for number in outcome.numbers if number.section == section]
+        digits = 1 if "%" in f"{outcome.unit} {section}" else 2
+        columns = list(dict.fromkeys(number.column for number in mine))
+        rows = []
+        for row in dict.fromkeys(number.row for number in mine):
+            cells = {number.column: number for number in mine if number.row == row}
+            rows.append([f"{row}, here", *(_here(cells.get(column), digits) for column in columns)])
+            if any(number.low is not None for number in cells.values()):
+                rows.append(["  95 %", *(_interval(cells.get(column)) for column in columns)])
+            if any(number.paper is not None for number in cells.values()):
+                rows.append([f"{row}, paper", *(_paper(cells.get(column), digits) for column in columns)])
+        yield Grid(section, ["", *columns], rows)
+
+
+def markdown(recipe: Recipe, outcome: Outcome) -> str:
+    """The tables, the reasons and the source as a page."""
+    parts = [f"# {recipe.source}: {recipe.about}\n", f"{outcome.unit}\n"]
+    for grid in grids(outcome):
+        parts.append(f"## {grid.title}\n\n{tables.markdown(grid.header, grid.rows)}\n")
+    parts.append("## Why the numbers may differ\n\n" + "\n".join(f"- {reason}" for reason in outcome.reasons) + "\n")
+    parts.append(f"Source of the paper's numbers: {facts()['source']}.\n")
+    return "\n".join(parts)
+
+
+def write(recipe: Recipe, job: Job, outcome: Outcome) -> list[Path]:
+    """numbers.json, table.md and the figures, as SVG and PNG."""
+    folder = job.out / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        NUMBERS: dump(outcome, recipe=recipe.name, source=recipe.source, scale=job.scale.name, seed=job.seed),
+        TABLE: markdown(recipe, outcome).encode(),
+    }
+    for name, figure in outcome.figures.items():
+        content |= {f"{name}.svg": svg(figure), f"{name}.png": png(figure)}
+    for name, data in content.items():
+        atomic.write(folder / name, data)
+    return [folder / name for name in content]
+
+
+def _here(number: Number | None, digits: int) -> str:
+    return ABSENT if number is None or number.here is None else f"{number.here:.{digits}f}"
+
+
+def _paper(number: Number | None, digits: int) -> str:
+    return ABSENT if number is None or number.paper is None else f"{number.paper:.{digits}f}"
+
+
+def _interval(number: Number | None) -> str:
+    if number is None or number.low is None or number.high is None:
+        return ABSENT
+    return f"{number.low:.0f}-{number.high:.0f}"

@@ -1,0 +1,121 @@
+"""What is attacked: a model in the place of one of the paper's, with the images it is asked about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation.sources import load_data, load_model
+from sparsepgd.reproduce.scales import Scale
+from sparsepgd.search import SparsePGD
+from sparsepgd.threat import Budget, Pattern, Pixels
+
+SIDE = 32  # of the bundled images
+TOGETHER = 16  # images of a measurement
+
+
+class Enlarged(nn.Module):
+    """A model of small images behind an average over squares of pixels: large images, the same answers."""
+
+    def __init__(self, model: nn.Module, factor: int) -> None:
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(F.avg_pool2d(x, self.factor))
+        return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model, made when it is first needed, and its images."""
+
+    role: str  # the paper's name of the model whose place it takes
+    name: str
+    make: Callable[[], nn.Module]
+    x: Tensor  # (B, C, H, W)
+    y: Tensor
+    data: str
+    classes: tuple[str, ...] = ()
+    stand_in: bool = False  # nobody said that it should take this place
+    sample: Callable[[], nn.Module] | None = None  # as fast as the model, where that takes long to make
+    training: int = 0  # passes that making it takes, for one image of a batch
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.make().to(self.x.device).eval()
+
+    def seconds(self, pattern: Pattern, passes: int) -> float:
+        """So many passes in batches of these images, from a measurement."""
+        return passes * self._seconds_a_pass(pattern, min(len(self.x), TOGETHER if not pattern.structured else 1))
+
+    def seconds_of_training(self) -> float:
+        return self.training * self._seconds_a_pass(Pixels(), TOGETHER) if self.training else 0.0
+
+    def _seconds_a_pass(self, pattern: Pattern, batch: int) -> float:
+        """By an attack of two steps on images that do not leave early; the faster of two."""
+        model = self.model if self.sample is None else self.sample().to(self.x.device).eval()
+        attack, best = SparsePGD(Budget(1, pattern), 2, early_stop=False), float("inf")
+        rows = torch.arange(batch, device=self.x.device) % len(self.x)
+        for _ in range(2):
+            begun = time.perf_counter()
+            attack(model, self.x[rows], self.y[rows])
+            best = min(best, (time.perf_counter() - begun) / (2 * attack.evaluations * batch))
+        return best
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The words of a command: what is to be run on what, where the records go."""
+
+    scale: Scale
+    out: Path
+    models: dict[str, str]  # by role, as given; {}: those that are shipped
+    data: str = "bundled"
+    images: int | None = None  # None: those of the scale
+    size: int | None = None  # side of the pictures of a folder
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seed: int = 0
+
+    @property
+    def count(self) -> int:
+        most = 500 if self.data == "bundled" else self.images or self.scale.images
+        return min(self.images or self.scale.images, most)
+
+    def chosen(self, roles: dict[str, str | None]) -> dict[str, str]:
+        """The models by role: the given ones alone, or the shipped ones."""
+        if unknown := [role for role in self.models if role not in roles]:
+            raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(roles)}")
+        found = self.models or {role: source for role, source in roles.items() if source is not None}
+        if not found:
+            raise UnsupportedError(
+                f"nothing that ships can take the place of {' or '.join(roles)}; "
+                "give a model and its images: --model ROLE=SOURCE --data ..."
+            )
+        return found
+
+    def subjects(self, roles: dict[str, str | None], size: int = SIDE) -> list[Subject]:
+        """The models of a table; a shipped one takes images of `size` behind an average."""
+        return [self._subject(role, source, size) for role, source in self.chosen(roles).items()]
+
+    def _subject(self, role: str, name: str, size: int) -> Subject:
+        source = load_model(name)
+        found = load_data(self.data, self.count, self.size or source.size).for_classes(source.classes)
+        x, y = (part.to(self.device) for part in found)
+        enlarge = not self.models and self.data == "bundled" and size > SIDE
+        factor = size // SIDE
+        if enlarge:
+            x = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+        model = Enlarged(source.model, factor) if enlarge else source.model
+        shown = f"{source.name} at {size}x{size}" if enlarge else source.name
+        return Subject(
+            role, shown, lambda: model, x, y, self.data, source.classes or found.class_names, stand_in=not self.models
+        )

@@ -1,0 +1,116 @@
+"""Groups given as index sets: for tabular features, signals, sensors, and anything else without a grid of pixels.
+
+A kernel that slides is data for a convolution; index sets are data for two tables, and E and its adjoint are look-ups
+in them. The paper's method asks for no more than these two maps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from sparsepgd.errors import PatternError
+from sparsepgd.threat.patterns import Pattern
+
+
+@dataclass(frozen=True)
+class Groups(Pattern):
+    """``Groups([[0, 1, 2], [3, 4]])``: each set of indices is a group; sets may overlap and may leave indices out.
+
+    An index names a feature of x (B, F), a point in time of a signal (B, C, L), or a pixel, row by row, of an image;
+    all channels of a point change together. With ``features=True`` it names a single entry, channel by channel, so
+    that a group can be all that one sensor measures.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    features: bool = False
+
+    unit: ClassVar[str] = "groups"
+    any_shape: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sets", tuple(_checked(number, one) for number, one in enumerate(self.sets)))
+        if not self.sets:
+            raise PatternError("no groups at all; give at least one set of indices, e.g. Groups([[0, 1], [2]])")
+
+    @classmethod
+    def windows(cls, length: int, width: int, stride: int = 1) -> Groups:
+        """Stretches of a signal of that length: ``windows(100, 5)`` are 96, each of five points in a row."""
+        if not 1 <= width <= length or stride < 1:
+            raise PatternError(f"windows of {width} with stride {stride} in {length} points; use 1 <= width <= length")
+        return cls(tuple(tuple(range(start, start + width)) for start in range(0, length - width + 1, stride)))
+
+    @classmethod
+    def sensors(cls, channels: int, length: int) -> Groups:
+        """Each channel of a signal (B, C, L) is a group."""
+        return cls(tuple(tuple(range(c * length, (c + 1) * length)) for c in range(channels)), features=True)
+
+    def kernel(self, height: int, width: int) -> Tensor:
+        raise PatternError("Groups are index sets and have no kernel; use a pattern that slides, e.g. Patches(3)")
+
+    def cells(self, shape: tuple[int, int, int]) -> int:
+        """How many indices there are for images (C, H, W); a larger one in a set is an error."""
+        channels, height, width = shape
+        count = height * width * (channels if self.features else 1)
+        last = max(max(one) for one in self.sets)
+        if last >= count:
+            raise PatternError(f"index {last} in a group, but x has {count} places; use indices below {count}")
+        return count
+
+    def __repr__(self) -> str:
+        sizes = [len(one) for one in self.sets]
+        span = str(min(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        return f"Groups({len(sizes)} of {span} {'entries' if self.features else 'places'})"
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The incidence of groups and cells, both ways; -1 fills up the shorter rows."""
+
+    members: Tensor  # (groups, most), the cells of each group
+    holders: Tensor  # (cells, most), the groups that hold each cell
+
+    @classmethod
+    def of(cls, sets: tuple[tuple[int, ...], ...], cells: int, device: torch.device) -> Tables:
+        groups = [torch.tensor(one) for one in sets]
+        cell = torch.cat(groups)
+        group = torch.arange(len(sets)).repeat_interleave(torch.tensor([len(one) for one in sets]))
+        order = cell.argsort(stable=True)
+        per_cell = list(torch.split(group[order], torch.bincount(cell, minlength=cells).tolist()))
+        padded = (pad_sequence(rows, batch_first=True, padding_value=-1) for rows in (groups, per_cell))
+        return cls(*(table.to(device) for table in padded))
+
+    def to(self, device: torch.device) -> Tables:
+        return Tables(self.members.to(device), self.holders.to(device))
+
+    def expand(self, v: Tensor) -> Tensor:
+        """(B, groups) -> (B, cells): min(A v, 1)."""
+        return _sums(v, self.holders).clamp(max=1)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(B, cells) -> (B, groups): the adjoint without the clip."""
+        return _sums(values, self.members)
+
+
+def _sums(values: Tensor, table: Tensor) -> Tensor:
+    """(B, rows of the table): the sum of the values that each row names."""
+    return F.pad(values, (0, 1))[:, table].sum(2)  # -1 names the zero at the end
+
+
+def _checked(number: int, indices: Iterable[int]) -> tuple[int, ...]:
+    found = list(indices)
+    if odd := next((one for one in found if isinstance(one, bool) or not isinstance(one, int) or one < 0), None):
+        raise PatternError(f"group {number} holds {odd!r}; expected indices 0, 1, 2, ...")
+    if not found:
+        raise PatternError(f"group {number} is empty; leave it out")
+    index, times = Counter(found).most_common(1)[0]
+    if times > 1:
+        raise PatternError(f"group {number} holds index {index} {times} times; once is enough")
+    return tuple(sorted(found))

@@ -1,0 +1,268 @@
+"""`train`: a model, data and a method in, a robust model with its curves out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from sparsepgd.errors import ModelError, UnsupportedError
+from sparsepgd.evaluation import atomic, identity
+from sparsepgd.evaluation.distributed import joined
+from sparsepgd.evaluation.sources import as_tensors
+from sparsepgd.problem import Untargeted
+from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.threat import Budget
+from sparsepgd.training import data as sources
+from sparsepgd.training import state as states
+from sparsepgd.training.adversaries import adversary, training_budget
+from sparsepgd.training.loop import Progress, Run
+from sparsepgd.training.objective import Extract, Mixed, Objective, SoftTargets
+from sparsepgd.training.settings import Settings, settings
+from sparsepgd.training.team import Team
+from sparsepgd.training.watch import watch
+
+CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", "model.safetensors", "tensorboard"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The model in evaluation mode (with the averaged weights, if there is an average) and how it came about."""
+
+    model: nn.Module
+    settings: Settings
+    curves: dict[str, list[float]]  # one value an epoch: loss, attacked, lr, clean, robust, seconds
+    notices: tuple[str, ...]
+    seconds: float
+
+
+def train(
+    model: nn.Module,
+    data: Any,
+    method: str = "strades",
+    budget: Budget | None = None,
+    epochs: int = 100,
+    *,
+    validation: Any = None,
+    out: str | Path | None = None,
+    logits: Extract | None = None,
+    names: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    tensorboard: bool = False,
+    save_seconds: float = 30.0,
+    **options: Any,
+) -> Trained:
+    """Train the model, in place and where it is, to withstand `budget`: 20 pixels, left out.
+
+    `data`: a pair (x, y), a Dataset or a DataLoader. `method`: one of `training.METHODS`, with +s, +n or +sn for
+    soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to watch the training by;
+    left out, some of the data are held out for it. `logits`: picks the logits out of the model's output.
+    `out`: a folder for checkpoint, weights and record; run again, the training goes on from there. `names`: of the
+    model and the data, for the record. `save_seconds`: time between two checkpoints, at the ends of epochs.
+    Under torchrun all workers call this with the same arguments, and `batch` is that of all of them together.
+    """
+    device = _device(model)
+    wanted = _decided(settings(method, budget or Budget(k=20), {"epochs": epochs, **options}), device)
+    if tensorboard and out is None:
+        raise UnsupportedError("tensorboard=True without a folder; say where: out=...")
+    with joined() as workers, _borrowed_torch(device, wanted):
+        team = Team.of(workers, device)
+        images = sources.images(data, wanted, device)
+        classes = _examined(model, images, logits)
+        wanted = replace(wanted, augment=wanted.augment or sources.default_augment(images.shape))
+        run = _run(model, images, wanted, validation, classes, logits, team, progress)
+        if out is None:
+            run.go_on(lambda: None)
+        else:
+            described = states.configuration(wanted, model, _about(images), dict(names or {}))
+            with _Keeper(Path(out), run, described, save_seconds, tensorboard).at_work() as keeper:
+                run.go_on(keeper.put_down)
+                keeper.finish()
+    return _trained(model, run)
+
+
+def _trained(model: nn.Module, run: Run) -> Trained:
+    run.state.use_average()
+    if run.state.network is not model:
+        model.load_state_dict(run.state.network.state_dict())
+    state = run.state
+    return Trained(model.eval(), run.wanted, state.curves, tuple(state.notices), state.seconds)
+
+
+def _run(
+    model: nn.Module,
+    images: sources.Images,
+    wanted: Settings,
+    validation: Any,
+    classes: int,
+    logits: Extract | None,
+    team: Team,
+    progress: Progress | None,
+) -> Run:
+    """Everything put together, before the first epoch."""
+    device, shape = _device(model), images.shape
+    rows, watched = _parts(images, validation, wanted, device)
+    network = team.network(model, device)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(
+        trained, wanted.lr, wanted.momentum, weight_decay=wanted.weight_decay, nesterov=wanted.nesterov
+    )
+    targets = SoftTargets(len(images), classes, device) if wanted.soft_targets else None
+    mixed: nn.Module = Mixed(network, device, bool(wanted.bf16), logits)
+    if wanted.compile:
+        mixed = torch.compile(mixed, dynamic=False)  # type: ignore[assignment]
+    state = states.State(network, optimizer, [], targets)
+    if wanted.ema is not None:  # after Mixed, which may lay out the weights anew
+        state.average = [value.detach().clone() for value in state.live]
+    objective = Objective(mixed, wanted.kind.trades, wanted.lam, wanted.soft_momentum, team)
+    threat = training_budget(wanted, shape).resolve(shape, device)
+    run = Run(
+        wanted, images, rows, state, mixed, team.shared(objective, device), adversary(wanted, shape), threat,
+        None, team, progress if team.first else None,
+    )  # fmt: skip
+    run.watch = watch(wanted, watched, run.batch, team) if watched is not None else None
+    return run
+
+
+def _parts(
+    images: sources.Images, validation: Any, wanted: Settings, device: torch.device
+) -> tuple[Tensor, sources.Resident | None]:
+    """Numbers of the images to train on, and the images to watch."""
+    if validation is not None:
+        return torch.arange(len(images)), sources.resident(*as_tensors(validation), device)
+    rows, held = sources.split(len(images), wanted)
+    return rows, images.take(held) if len(held) else None
+
+
+def _examined(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:
+    """The number of classes, from the model's answer to two images; the same checks as before an attack."""
+    sample = images.take(torch.arange(min(2, len(images))))
+    x = sources.as_float(sample.x)
+    check_images(x)
+    check_labels(sample.y, x)
+    with borrowed(model, x.device):
+        answer = Oracle(model, Untargeted(), "ce", logits).answers(x, len(x))
+    check_logits(answer)
+    labels = images.y if isinstance(images, sources.Resident) else sample.y
+    check_classes(labels, answer.shape[1])
+    return answer.shape[1]
+
+
+def _about(images: sources.Images) -> states.Plain:
+    found: states.Plain = {"images": len(images), "shape": list(images.shape)}
+    if isinstance(images, sources.Resident):
+        found["sha256"] = identity.digest(images.x, images.y)
+    return found
+
+
+def _device(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    if first is None or not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(f"{type(model).__name__} has no parameter that can be trained; use requires_grad_(True)")
+    return first.device
+
+
+def _decided(wanted: Settings, device: torch.device) -> Settings:
+    """With what the device decides."""
+    on_gpu = device.type == "cuda"
+    bf16, compiled = (on_gpu if value is None else value for value in (wanted.bf16, wanted.compile))
+    return replace(wanted, bf16=bf16, compile=compiled)
+
+
+@contextmanager
+def _borrowed_torch(device: torch.device, wanted: Settings) -> Iterator[None]:
+    """torch's generators with our seed, for dropout and the like, and cuDNN's search for the fastest convolutions;
+    afterwards all is as it was."""
+    benchmark = torch.backends.cudnn.benchmark
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        if wanted.compile:  # a model is compiled three times, and one process may train several
+            patch: Any = torch._dynamo.config.patch
+            stack.enter_context(patch(recompile_limit=64))
+        torch.manual_seed(wanted.seed)
+        torch.backends.cudnn.benchmark = True
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+
+
+@dataclass(eq=False)
+class _Keeper:
+    """The folder of a run: checkpoint, record, weights. Of several workers the first writes."""
+
+    folder: Path
+    run: Run
+    configuration: states.Plain
+    seconds: float
+    tensorboard: bool
+    saved: float = 0.0
+
+    @contextmanager
+    def at_work(self) -> Iterator[_Keeper]:
+        """The folder closed to others, and the run where it was left."""
+        from sparsepgd.evaluation.folders import Folder
+
+        with ExitStack() as stack:
+            stack.enter_context(Folder(self.folder).held() if self.run.team.first else nullcontext())
+            self.writer = stack.enter_context(_board(self.folder)) if self.tensorboard and self.run.team.first else None
+            states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
+            self.saved = time.monotonic()
+            yield self
+
+    def put_down(self) -> None:
+        """After an epoch."""
+        state = self.run.state
+        if not self.run.team.first:
+            return
+        if self.writer is not None:
+            for name, values in state.curves.items():
+                self.writer(name, values[-1], state.epoch)
+        if state.epoch == self.run.wanted.epochs or time.monotonic() - self.saved >= self.seconds:
+            states.save(self.folder / CHECKPOINT, state, self.configuration)
+            self.record(finished=False)
+            self.saved = time.monotonic()
+
+    def finish(self) -> None:
+        if self.run.team.first:
+            with self.run.state.averaged():
+                weights = self.run.state.network.state_dict().items()
+                data = save_tensors({name: value.cpu().contiguous() for name, value in weights})
+            atomic.write(self.folder / WEIGHTS, data)
+            self.record(finished=True, weights=hashlib.sha256(data).hexdigest())
+
+    def record(self, **more: Any) -> None:
+        from sparsepgd.training import records
+
+        state = self.run.state
+        records.write(
+            self.folder,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            configuration=self.configuration,
+            environment=identity.environment(state.device),
+            epochs=state.epoch,
+            seconds=state.seconds,
+            curves=state.curves,
+            notices=tuple(state.notices),
+            **more,
+        )
+
+
+@contextmanager
+def _board(folder: Path) -> Iterator[Callable[[str, float, int], None]]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UnsupportedError("tensorboard is not installed; pip install tensorboard") from None
+    with SummaryWriter(str(folder / BOARD)) as writer:
+        yield writer.add_scalar

@@ -1,0 +1,184 @@
+"""Batches for training: images that lie on the device, or a DataLoader where they do not fit.
+
+The order of an epoch and the changes to an image depend on the seed, the epoch and the image, not on the batch, so that
+a resumed run and several workers see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation.sources import as_tensors
+from sparsepgd.problem.checks import check_images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.threat import LEVELS
+from sparsepgd.training.settings import Augment, Settings
+from sparsepgd.training.team import Team
+
+SHARE = 4  # resident images may take this part of the free memory of a device
+ON_HOST = 4 << 30  # bytes that a Dataset may take when it is read into memory
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    rows: Tensor  # (B,) int64, numbers of the images
+    x: Tensor  # (B, C, H, W) in [0, 1]
+    y: Tensor  # (B,) int64
+
+
+class Images(Protocol):
+    """Labelled images by number."""
+
+    def __len__(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+    def take(self, rows: Tensor) -> Resident:
+        """Some of them, on the device."""
+
+    def batches(self, order: Tensor, size: int, seed: int) -> Iterator[Batch]:
+        """The images of `order`, `size` at a time; what is left over is left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """All images on the device; as uint8 if they are 8-bit images, so that a batch is one gather."""
+
+    x: Tensor  # (N, C, H, W)
+    y: Tensor  # (N,)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.x.shape[1:]
+        return channels, height, width
+
+    def take(self, rows: Tensor) -> Resident:
+        rows = rows.to(self.x.device)
+        return Resident(self.x[rows], self.y[rows])
+
+    def batches(self, order: Tensor, size: int, seed: int) -> Iterator[Batch]:
+        for rows in torch.split(order.to(self.x.device), size)[: len(order) // size]:
+            yield Batch(rows, as_float(self.x[rows]), self.y[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """Images of a Dataset through a DataLoader, changed at random by the transforms of the Dataset alone."""
+
+    source: Dataset[Any]
+    workers: int
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.source[0][0].shape
+        return channels, height, width
+
+    def take(self, rows: Tensor) -> Resident:
+        return resident(*as_tensors(Subset(self.source, rows.tolist())), self.device)
+
+    def batches(self, order: Tensor, size: int, seed: int) -> Iterator[Batch]:
+        chosen = Subset(self.source, order.tolist())
+        draws, pinned = torch.Generator().manual_seed(seed), self.device.type == "cuda"
+        loader: DataLoader[Any] = DataLoader(
+            chosen, size, drop_last=True, num_workers=self.workers, pin_memory=pinned, generator=draws
+        )
+        for (x, y), rows in zip(loader, torch.split(order, size), strict=False):
+            x, y, rows = (part.to(self.device, non_blocking=True) for part in (x, y, rows))
+            yield Batch(rows, as_float(x), y.long())
+
+
+def as_float(x: Tensor) -> Tensor:
+    return x.float() / LEVELS if x.dtype == torch.uint8 else x.float()
+
+
+def resident(x: Tensor, y: Tensor, device: torch.device) -> Resident:
+    """As uint8 if nothing is lost by it."""
+    if x.dtype != torch.uint8:
+        check_images(x)
+        levels = (x * LEVELS).round()
+        if bool((levels / LEVELS - x).abs().max() < 1e-6):
+            x = levels.to(torch.uint8)
+    return Resident(x.to(device).contiguous(), y.to(device, torch.int64))
+
+
+def images(data: Any, wanted: Settings, device: torch.device) -> Images:
+    """A pair (x, y), a Dataset or a DataLoader as batches. A DataLoader is read anew in every epoch, in an order of
+    our own; a Dataset is read once if it fits, and then its transforms must not be random."""
+    if isinstance(data, DataLoader):
+        if isinstance(data.dataset, IterableDataset):
+            raise SourceError("a DataLoader of an IterableDataset has no numbered images; give a map-style Dataset")
+        if not wanted.resident:
+            return Streamed(data.dataset, wanted.loader_workers or data.num_workers, device)
+        data = data.dataset
+    if wanted.resident is not False and (wanted.resident or _fits(data, device)):
+        x, y = as_tensors(data)
+        return resident(x, y, device)
+    if isinstance(data, tuple | list):
+        x, y = as_tensors(data)
+        data = torch.utils.data.TensorDataset(x, y)
+    return Streamed(data, wanted.loader_workers, device)
+
+
+def _fits(data: Any, device: torch.device) -> bool:
+    """Whether all of it may lie on the device, one byte a value."""
+    pair = isinstance(data, tuple | list)
+    if isinstance(data, IterableDataset):
+        return True  # there is no other way
+    first = torch.as_tensor(data[0][0])
+    needed = (len(data[0]) if pair else len(data)) * first.numel()
+    if device.type == "cuda":
+        return needed < torch.cuda.mem_get_info(device)[0] // SHARE
+    return pair or needed < ON_HOST
+
+
+def split(count: int, wanted: Settings) -> tuple[Tensor, Tensor]:
+    """Numbers of the images to train on and of those held out."""
+    kept = min(1000, count // 20) if wanted.held_out is None else wanted.held_out
+    if not 0 <= kept < count:
+        raise UnsupportedError(f"held_out={kept} of {count} images; leave some to train on")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(wanted.seed_for("split")))
+    return order[kept:].sort().values, order[:kept].sort().values
+
+
+def shares(rows: Tensor, wanted: Settings, epoch: int, team: Team) -> Tensor:
+    """This worker's part of an epoch's order: of each batch every `world`-th image. All workers have as many."""
+    if wanted.batch % team.world:
+        raise UnsupportedError(f"batch={wanted.batch} for {team.world} workers; use a multiple of their number")
+    batch = min(wanted.batch, len(rows) - len(rows) % team.world)
+    order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(wanted.seed_for("order", epoch)))]
+    return order[: len(rows) // batch * batch].view(-1, batch)[:, team.rank :: team.world].flatten()
+
+
+def default_augment(shape: tuple[int, ...]) -> Augment:
+    """Photographs are cropped and mirrored; digits and drawings would become something else."""
+    return "crop+flip" if shape[0] == 3 and min(shape[1:]) >= 24 else "none"
+
+
+def augmented(batch: Batch, how: Augment, seed: int) -> Tensor:
+    """A random crop of each image with a border of an eighth of its side, and half of them mirrored."""
+    if how == "none":
+        return batch.x
+    count, channels, height, width = batch.x.shape
+    edge, device = max(height, width) // 8, batch.x.device
+    draws = Noise(seed).uniform(Stream.PROPOSAL, batch.rows, 0, (3,))
+    top, left = (draws[:, :2] * (2 * edge + 1)).long().T.reshape(2, count, 1, 1, 1)
+    mirrored = (draws[:, 2] < 0.5).view(-1, 1, 1, 1) & (how == "crop+flip")
+    row, column = torch.arange(height, device=device), torch.arange(width, device=device)
+    column = torch.where(mirrored, width - 1 - column, column) + left
+    place = torch.arange(count, device=device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).view(1, -1, 1, 1)
+    return pad(batch.x, (edge,) * 4)[place, channel, row.view(1, 1, -1, 1) + top, column]

@@ -1,0 +1,91 @@
+"""The loss of a batch: cross-entropy or TRADES, with soft targets if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparsepgd.training.team import Team
+
+Extract = Callable[[Any], Tensor]
+
+
+class Mixed(nn.Module):
+    """The network in bfloat16 and channels_last if asked for; its logits at least in float32."""
+
+    def __init__(self, network: nn.Module, device: torch.device, bf16: bool, extract: Extract | None) -> None:
+        super().__init__()
+        self.network = network
+        self.kind, self.bf16, self.extract = device.type, bf16, extract
+        if bf16 and device.type == "cuda":
+            network.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.bf16:
+            return self._logits(x)
+        with torch.autocast(self.kind, torch.bfloat16):
+            return self._logits(x.contiguous(memory_format=torch.channels_last)).float()
+
+    def _logits(self, x: Tensor) -> Tensor:
+        output = self.network(x)
+        logits: Tensor = output if self.extract is None else self.extract(output)
+        return logits
+
+
+class Objective(nn.Module):
+    """One forward for the clean images, if the loss speaks of them, one for the adversarial ones, and nothing else:
+    batch normalisation sees what is trained on, each kind in a batch of its own."""
+
+    def __init__(self, model: nn.Module, trades: bool, lam: float, keep: float, team: Team) -> None:
+        super().__init__()
+        self.model, self.trades, self.lam, self.keep = model, trades, lam, keep
+        self.team = team
+
+    def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The loss, the number of right answers on x_adv, and the soft targets t (B, classes) after this batch."""
+        clean = self.model(x) if self.trades else None
+        logits = self.model(x_adv)
+        shown = logits if clean is None else clean
+        log_p = shown.log_softmax(1)
+        if t is None:
+            loss = F.nll_loss(log_p, y)
+        else:
+            t = self.keep * t + (1 - self.keep) * log_p.detach().exp()
+            w = t.amax(1)
+            # the mean of the workers' gradients is then that of all images
+            loss = -(w * (t * log_p).sum(1)).sum() * self.team.world / self.team.sum(w.sum())
+        if clean is not None:  # KL(clean || adversarial)
+            loss = loss + self.lam * F.kl_div(logits.log_softmax(1), log_p, reduction="batchmean", log_target=True)
+        return loss, (logits.detach().argmax(1) == y).sum(), t
+
+
+class SoftTargets:
+    """S, self-adaptive training (Huang et al. 2020): a distribution over the classes for each image, one-hot at first.
+
+    A row of zeros stands for one-hot, so that labels need not be known beforehand.
+    """
+
+    def __init__(self, count: int, classes: int, device: torch.device) -> None:
+        self.t = torch.zeros(count, classes, device=device)
+        self.mine = torch.zeros(count, 1, device=device, dtype=torch.bool)  # what this worker has changed
+
+    def of(self, rows: Tensor, y: Tensor) -> Tensor:
+        t = self.t[rows]
+        one_hot = torch.zeros_like(t).scatter_(1, y[:, None], 1.0)
+        return torch.where(t.sum(1, keepdim=True) > 0, t, one_hot)
+
+    def put(self, rows: Tensor, t: Tensor) -> None:
+        self.t[rows] = t
+        self.mine[rows] = True
+
+    def share(self, team: Team) -> None:
+        """After an epoch, in which an image is seen at most once: everybody's changes for all."""
+        if team.world > 1:
+            changed = team.sum(torch.where(self.mine, self.t, 0))
+            seen = team.sum(self.mine.to(self.t.dtype))
+            self.t = torch.where(seen > 0, changed, self.t)
+        self.mine.zero_()

@@ -1,0 +1,62 @@
+"""Recipes: the settings of a training run as a TOML file, and the ones to begin with on the data that ship."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.training.settings import Settings
+
+SOURCES = ("data", "model", "size", "k", "pattern", "eps")  # what a recipe says besides fields of Settings
+KNOWN = (*SOURCES, *(field.name for field in fields(Settings) if field.name != "budget"))
+QUICK = {"schedule": "one-cycle", "clip": 1.0}
+STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
+    "digits": {"model": "digits_resnet", "k": 3, "multi_eps": 3, "epochs": 20, "batch": 100, "lr": 0.1, **QUICK},
+    "bundled": {
+        "model": "zoo:small-plain",
+        "k": 5,
+        "multi_eps": 4,
+        "epochs": 8,
+        "batch": 50,
+        "lr": 0.03,
+        "steps": 7,
+        "watch_steps": 0,
+        **QUICK,
+    },
+}
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The values of a recipe, each known by name."""
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error.strerror}; use one of the files in recipes/") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SourceError(f"{path} is no recipe: {error}") from None
+    return _checked(values, str(path))
+
+
+def assignments(words: Sequence[str]) -> dict[str, Any]:
+    """``lam=6`` and so on, with values as TOML writes them; text needs no quotes."""
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")
+        try:
+            values[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name] = value
+    return _checked(values, "--set")
+
+
+def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
+    if wrong := [name for name in values if name not in KNOWN]:
+        raise UnsupportedError(f"{where} has no use for {wrong[0]!r}; known are {', '.join(KNOWN)}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

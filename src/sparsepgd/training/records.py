@@ -1,0 +1,45 @@
+"""What training.json holds, checked when it is written and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from sparsepgd.evaluation import atomic
+from sparsepgd.evaluation.records import Strict, read
+
+RECORD = "training.json"
+
+
+class TrainingRecord(Strict):
+    """A training run: its settings, its curves with one value an epoch, and what was to be said of it."""
+
+    version: Literal[1] = 1
+    created: str
+    configuration: dict[str, Any]
+    environment: dict[str, str]
+    finished: bool
+    epochs: int
+    seconds: float
+    curves: dict[str, list[float | None]]
+    notices: tuple[str, ...] = ()
+    weights: str | None = None  # sha256 of model.safetensors
+
+    @field_validator("curves")
+    @classmethod
+    def _aligned(cls, curves: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
+        if len({len(values) for values in curves.values()}) > 1:
+            raise ValueError("curves of unequal length; each has one value an epoch")
+        return curves
+
+
+def write(folder: Path, **values: Any) -> None:
+    record = TrainingRecord(**values)
+    atomic.write(folder / RECORD, record.model_dump_json(indent=1).encode())
+
+
+def load(folder: str | Path) -> TrainingRecord:
+    """The record of a training run, finished or not."""
+    return read(Path(folder) / RECORD, TrainingRecord)

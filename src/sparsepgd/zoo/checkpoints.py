@@ -1,0 +1,143 @@
+"""State dicts of others, brought to the layout of the networks here.
+
+| from | what it looks like | what is done |
+| --- | --- | --- |
+| all | wrapped: {"state_dict": ...}, "model", "net", "ema", "last", ...; in front of every key "module.", "model.", "1.", "_orig_mod." | unwrapped, cut off |
+| all | buffers mean and std, mu and sigma, in front or not "normalize." or "0." | taken out: the normalisation of the input |
+| ResNet of the official code | "classifier." | "linear." |
+| ResNet of the official code | convolutions with bias before batch normalisation | bias subtracted from the running mean, which is the same function |
+| WideResNet of RobustBench | "block1.layer.0.", "convShortcut.", "bn1.", "fc." | "layer1.0.", "shortcut.0.", "bn.", "linear." |
+| WideResNet of RobustBench | "sub_block1.", never used there | left out |
+| WideResNet of RobustBench | no "fc.bias" | zero |
+| PreActResNet of both, ResNet of RobustBench, VGG of common CIFAR code | as here | nothing |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.errors import SourceError
+from sparsepgd.zoo.normalise import Normalisation
+
+State = dict[str, Tensor]
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema", "model_ema", "last", "best")
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "1.")
+MEANS, DEVIATIONS = ("mean", "mu"), ("std", "sigma")
+BEFORE = ("", "normalize.", "normalise.", "0.")
+RENAMES: dict[str, tuple[tuple[str, str], ...]] = {
+    "resnet": ((r"^classifier\.", "linear."),),
+    "wide": (
+        (r"^block(\d+)\.layer\.", r"layer\1."),
+        (r"\.convShortcut\.", ".shortcut.0."),
+        (r"^bn1\.", "bn."),
+        (r"^fc\.", "linear."),
+    ),
+}
+ELSEWHERE = ("init_conv.weight", "conv_2d.weight")  # the networks of Gowal et al., padded otherwise: another function
+
+
+def unwrapped(found: object) -> tuple[State, Normalisation | None]:
+    """The tensors of a checkpoint under plain names, and the normalisation that it holds."""
+    while isinstance(found, Mapping) and not _is_state(found):
+        inner = next((found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping | nn.Module)), None)
+        if inner is None:
+            keys = ", ".join(map(str, list(found)[:5])) or "nothing"
+            raise SourceError(f"the checkpoint holds {keys}; expected a state dict, or one under {', '.join(WRAPPERS)}")
+        found = inner
+    if isinstance(found, nn.Module):
+        found = found.state_dict()
+    if not isinstance(found, Mapping):
+        raise SourceError(f"the checkpoint is a {type(found).__name__}; expected a state dict")
+    state, how = dict(found), None
+    while True:
+        how = _normalisation(state) or how
+        prefix = next((one for one in PREFIXES if state and all(key.startswith(one) for key in state)), None)
+        if prefix is None:
+            return state, how
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+
+
+def fitted(
+    build: Callable[..., nn.Module], state: State, how: Normalisation | None, name: str
+) -> tuple[nn.Module, Normalisation | None]:
+    """The network with these weights and as many classes as they have, and what is left to normalise outside."""
+    if any(key in state for key in ELSEWHERE):
+        raise SourceError("these weights are of the networks of Gowal et al. in RobustBench; use robustbench:NAME")
+    with torch.device("meta"):
+        own = build().state_dict()
+    state = _folded(_renamed(state, name), own)
+    last = next((key for key in reversed(own) if key in state), None)
+    if last is None:
+        raise SourceError(f"these weights are not of {name}: {_keys(state)} instead of {_keys(own)}")
+    network = build(num_classes=len(state[last]))
+    if "mean" in own and how is not None:
+        state |= {"mean": torch.tensor(how.mean).view_as(own["mean"]), "std": torch.tensor(how.std).view_as(own["std"])}
+        how = None
+    load(network, state, name)
+    return network, how
+
+
+def load(network: nn.Module, state: State, name: str) -> None:
+    """All weights, or an error that names the first that does not fit."""
+    own = network.state_dict()
+    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
+    state = {**counters, **state}  # older checkpoints have none
+    missing, odd = [key for key in own if key not in state], [key for key in state if key not in own]
+    wrong = [f"{key} is {tuple(state[key].shape)}, not {tuple(own[key].shape)}"
+             for key in own if key in state and state[key].shape != own[key].shape]  # fmt: skip
+    faults = [f"{key} is missing" for key in missing] + [f"{key} is not known" for key in odd] + wrong
+    if faults:
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise SourceError(f"these weights are not of {name}: {faults[0]}{more}; name the architecture they are of")
+    network.load_state_dict(state)
+
+
+def _is_state(found: Mapping[Any, Any]) -> bool:
+    return bool(found) and all(isinstance(value, Tensor) for value in found.values())
+
+
+def _normalisation(state: State) -> Normalisation | None:
+    """The buffers of a normalisation, taken out."""
+    for before in BEFORE:
+        pair = [next((before + key for key in names if before + key in state), None) for names in (MEANS, DEVIATIONS)]
+        if pair[0] is not None and pair[1] is not None:
+            mean, std = (state.pop(key).flatten().tolist() for key in pair if key is not None)
+            return Normalisation.of(mean, std)
+    return None
+
+
+def _renamed(state: State, name: str) -> State:
+    rules = next((rules for kind, rules in RENAMES.items() if name.startswith(kind)), ())
+    renamed = {}
+    for key, value in state.items():
+        if name.startswith("wide") and key.startswith("sub_block1."):
+            continue
+        for pattern, instead in rules:
+            key = re.sub(pattern, instead, key)
+        renamed[key] = value
+    if name.startswith("wide") and "linear.weight" in renamed:
+        renamed.setdefault("linear.bias", renamed["linear.weight"].new_zeros(len(renamed["linear.weight"])))
+    return renamed
+
+
+def _folded(state: State, own: Mapping[str, Tensor]) -> State:
+    """Biases that the network has not, of convolutions before batch normalisation, moved into the running mean."""
+    folded = dict(state)
+    for key in state:
+        layer = re.fullmatch(r"(.*)(?:conv(\d)|shortcut\.0)\.bias", key)
+        if layer is None or key in own:
+            continue
+        norm = f"{layer[1]}bn{layer[2]}" if layer[2] else f"{layer[1]}shortcut.1"
+        if f"{norm}.running_mean" in folded:
+            folded[f"{norm}.running_mean"] = folded[f"{norm}.running_mean"] - folded.pop(key)
+    return folded
+
+
+def _keys(state: Mapping[str, Tensor]) -> str:
+    return ", ".join(list(state)[:2]) + ", ..."

@@ -1,0 +1,37 @@
+"""The linear problem: a model whose best perturbation within a budget is known in closed form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sparsepgd as sp
+from conftest import Linear
+
+
+def problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (3, size, size), images (4, 3, size, size) and the largest <weights, delta> (4,).
+
+    Exact where groups do not overlap or k = 1: the k groups with the largest gain.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(3, size, size, generator=generator)
+    x = torch.rand(4, 3, size, size, generator=generator)
+    up, down = (x + budget.eps).clamp(max=1) - x, (x - budget.eps).clamp(min=0) - x
+    gain = torch.maximum(weight * up, weight * down)
+    per_group = budget.resolve((3, size, size)).gather(gain)
+    return weight, x, per_group.flatten(1).topk(budget.k).values.sum(1)
+
+
+def reached(attack: Any, weight: Tensor, x: Tensor) -> Tensor:
+    """<weights, delta> of what the attack finds, (B,), with the decision too far away to end the search."""
+    result = attack(Linear(weight, -1000.0), x, torch.zeros(len(x), dtype=torch.int64))
+    return ((result.x_adv - x) * weight).flatten(1).sum(1)
+
+
+def with_slack(weight: Tensor, x: Tensor, best: Tensor, slack: float) -> Linear:
+    """A model that the best perturbation of the single image x (1, 3, H, W) fools, or fails to fool, by `slack`."""
+    score = (x * weight).flatten(1).sum(1)
+    return Linear(weight, float(-score - best + slack))

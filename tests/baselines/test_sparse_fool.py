@@ -1,0 +1,107 @@
+"""SparseFool: the fewest coordinates of a linear model, the linear solver beside the algorithm, the cut to k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_greedy_fool import EVERYTHING, grey
+from torch import Tensor
+
+import sparsepgd as sp
+from conftest import Linear, SmallConvNet, images, labelled
+from sparsepgd.baselines import SparseFool
+from sparsepgd.baselines.sparse_fool import _linear_solver
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.search.loop import Images
+
+
+@pytest.mark.parametrize("pattern", EVERYTHING, ids=repr)
+@pytest.mark.parametrize("needed", [1, 2, 5, 9])
+def test_needs_the_fewest_coordinates_of_a_linear_model(pattern: sp.Pattern, needed: int) -> None:
+    """With lambda = 1 the plane is the boundary; the paper's 3 puts it three times as far, so it takes more."""
+    weight, x, gains = grey(pattern)
+    score = float((weight * x).sum())
+    model = Linear(weight, -score - float(gains[:needed].sum()) + 0.05)
+    budget = sp.Budget(k=EVERYTHING[pattern], pattern=pattern)
+    exact = SparseFool(budget, lam=1.0)(model, x, torch.tensor([0]))
+    papers = SparseFool(budget)(model, x, torch.tensor([0]))
+    assert bool(exact.fooled)
+    assert bool(papers.fooled)
+    assert int(exact.groups) == needed
+    enough = int((gains.cumsum(0) < 3 * float(gains[:needed].sum())).sum()) + 1
+    assert needed <= int(papers.groups) <= enough
+
+
+@pytest.mark.parametrize("slack", [0.05, -0.05])
+def test_cut_to_k_it_fools_if_and_only_if_k_suffices(slack: float) -> None:
+    """The cut keeps the most changed pixels, all moved to the end of their range: of a grey image any are equal in
+    size, so the budget is that of the plane itself."""
+    weight, x, gains = grey(sp.Pixels())
+    model = Linear(weight, -float((weight * x).sum()) - float(gains[:4].sum()) + slack)
+    result = SparseFool(sp.Budget(k=4), lam=1.0)(model, x, torch.tensor([0]))
+    assert bool(result.fooled) is (slack > 0)
+    assert int(result.l0) <= 4
+
+
+def sequential(x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:
+    """Algorithm 1 of the paper as it stands, one coordinate after the other: x, normal, x_b (n,) in [0, 1]."""
+    x, left = x.clone(), normal.clone()
+    while float(normal @ (x - x_b)) < 0 and bool((left != 0).any()):
+        i = int(left.abs().argmax())
+        step = (normal @ (x - x_b) - 1e-3).abs() / left[i].abs()
+        x[i] = (x[i] + step * left[i].sign()).clamp(0, 1)
+        left[i] = 0
+    return x
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_solver_without_a_loop_is_the_algorithm_with_one(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(5, 3, 4, 4, generator=generator, dtype=torch.float64)
+    normal = torch.randn(5, 3, 4, 4, generator=generator, dtype=torch.float64)
+    normal = normal / normal.flatten(1).norm(dim=1)[:, None, None, None]
+    x_b = x + torch.tensor([0.01, 0.1, 0.5, 1.0, 9.0]).view(-1, 1, 1, 1) * normal  # the last is out of reach
+    threat = sp.Budget(k=48, pattern=sp.Features()).resolve((3, 4, 4))
+    zero = torch.zeros(5, dtype=torch.int64)
+    low, high = threat.box(x, None, quantize=False)
+    rows = Images(x, zero, zero, zero.double(), zero, zero, low, high, None)
+    found = _linear_solver(threat, rows, x, normal, x_b)
+    for i in range(5):
+        expected = sequential(x[i].flatten(), normal[i].flatten(), x_b[i].flatten())
+        torch.testing.assert_close(found[i].flatten(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_larger_k_fools_at_least_as_many_and_the_whole_image_is_the_native_attack() -> None:
+    model, x = SmallConvNet(), images(8)
+    y = labelled(model, x)
+    fooled = [int(SparseFool(sp.Budget(k=k), steps=10)(model, x, y).fooled.sum()) for k in (2, 12, 144)]
+    assert fooled[0] <= fooled[1] <= fooled[2]
+    assert fooled[2] > fooled[0]
+
+
+def test_the_boundary_is_looked_for_where_pixels_may_change() -> None:
+    weight, x, _ = grey(sp.Pixels())
+    allowed = torch.arange(64).view(8, 8) >= 32
+    reach = float((weight.abs() * 0.5 * allowed).sum())
+    model = Linear(weight, -float((weight * x).sum()) - 0.7 * reach)
+    result = SparseFool(sp.Budget(k=32, allowed=allowed), lam=1.0)(model, x, torch.tensor([0]))
+    assert bool(result.fooled)
+
+
+def test_defaults_are_the_papers() -> None:
+    attack = SparseFool(sp.Budget(k=20))
+    assert (attack.steps, attack.lam, attack.overshoot, attack.deepfool_steps, attack.classes) == (
+        3000,
+        3,
+        0.02,
+        50,
+        10,
+    )
+
+
+@pytest.mark.parametrize("arguments", [{"steps": 0}, {"lam": 0}, {"deepfool_steps": 0}, {"classes": 1}])
+def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="expected a number larger than 0"):
+        SparseFool(sp.Budget(k=1), **arguments)

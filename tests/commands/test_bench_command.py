@@ -1,0 +1,41 @@
+"""`spgd bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparsepgd.commands.bench import _settings, measure
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation import bench
+
+
+def test_bench_prints_tables_and_writes_record_and_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "REPEAT", 0.01)
+    file = tmp_path / "speed.json"
+    measure(model="zoo:small-plain", n=4, k=20, steps=2, device="cpu", out_file=file)
+    printed = capsys.readouterr().out
+    assert "small-plain alone" in printed
+    assert "spgd-unprojected" in printed
+    assert max(len(line) for line in printed.splitlines() if not line.startswith("record in")) <= 80
+    record = json.loads(file.read_text())
+    assert record["command"].startswith("spgd")
+    assert record["images"] == 4
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None:
+    assert _settings(None, None, on_cpu=True) == [("fp32", False)]
+    assert _settings(None, None, on_cpu=False) == [("tf32", False), ("bf16", False), ("bf16", True)]
+    assert _settings("fp32, bf16", False, on_cpu=True) == [("fp32", False), ("bf16", False)]
+    with pytest.raises(UnsupportedError, match="precision 'fp8'; use one of fp32, tf32, bf16, fp16"):
+        _settings("fp8", None, on_cpu=True)
+
+
+def test_others_are_compared_on_pixels_only(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="others are compared on pixels, not on Rows"):
+        measure(model="zoo:small-plain", n=4, k=1, pattern="row", steps=2, device="cpu", official=tmp_path)

@@ -1,0 +1,67 @@
+"""`spgd report` as a user meets it, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsepgd.commands.report import report
+from sparsepgd.errors import SourceError
+from sparsepgd.evaluation.folders import load
+
+COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+EVALUATE = ("evaluate", "-n", "8", "--steps", "3", "--out", "runs/both")
+
+
+def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    done = spgd(*EVALUATE, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "page in runs/both/report.html" in done.stdout
+    return place
+
+
+def test_evaluate_leaves_a_page_beside_each_record_and_one_of_all(place: Path) -> None:
+    for name in ("small-plain", "small-strades"):
+        folder = place / "runs" / "both" / name
+        assert {file.name for file in folder.iterdir()} == {"adversarial.safetensors", "report.html", "run.json"}
+        record = load(folder)
+        assert record.about.command == "spgd " + " ".join(EVALUATE)
+        assert record.about.class_names[3] == "cat"
+        assert record.rows[0].confidence is not None
+        assert "spgd evaluate -n 8" in (folder / "report.html").read_text()
+    assert "2 runs side by side" in (place / "runs" / "both" / "report.html").read_text()
+
+
+def test_report_writes_page_and_figures_where_it_is_told(place: Path, tmp_path: Path) -> None:
+    one = place / "runs" / "both" / "small-plain"
+    done = spgd("report", str(one), "--out", "new/page.html", "--figures", "new/figures", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("page in new/page.html, 0.")
+    assert "small-plain under spgd" in (tmp_path / "new" / "page.html").read_text()
+    kinds = [file.suffix for file in (tmp_path / "new" / "figures").iterdir()]
+    assert kinds.count(".svg") == kinds.count(".png") >= 6
+
+
+def test_several_runs_make_one_page_here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report([place / "runs" / "both" / name for name in ("small-plain", "small-strades")])
+    assert "2 models under spgd-unprojected" in (tmp_path / "report.html").read_text()
+
+
+def test_what_cannot_be_done_is_said(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SourceError, match=r"no run in .*: it has no run.json"):
+        report([tmp_path / "nowhere"])
+    with pytest.raises(SourceError, match="cannot be made"):
+        report([place / "runs" / "both" / "small-plain"], tmp_path / "file" / "page.html")

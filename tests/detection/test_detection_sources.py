@@ -1,0 +1,49 @@
+"""Detectors by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_detectors import made
+
+from sparsepgd.detection import TorchvisionDetector
+from sparsepgd.detection.sources import load_detector
+from sparsepgd.errors import SourceError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from small_detectors import made\n"
+        "from sparsepgd.detection import TorchvisionDetector\n"
+        "def ssd(): return made('ssd')\n"
+        "def masks(): return made('mask-rcnn')\n"
+        "def pair(): return ssd(), TorchvisionDetector((5, 6, 7))\n"
+        "def nothing(): return 3\n"
+    )
+    return file
+
+
+def test_a_factory_gives_a_detector_or_a_pair(file: Path) -> None:
+    found = load_detector(f"{file}:ssd")
+    assert type(found.model) is type(made("ssd"))
+    assert (found.name, found.detector, found.masked) == ("mine:ssd", TorchvisionDetector(), False)
+    assert load_detector(f"{file}:masks").masked
+    assert load_detector(f"{file}:pair").detector == TorchvisionDetector((5, 6, 7))
+
+
+def test_what_is_no_detector_is_named(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"use yolo:FILE\.pt, torchvision:NAME or FILE\.py:FACTORY"):
+        load_detector("zoo:small-plain")
+    with pytest.raises(SourceError, match="mine:nothing gave int; expected a detector"):
+        load_detector(f"{file}:nothing")
+    with pytest.raises(SourceError, match="has no function 'other'"):
+        load_detector(f"{file}:other")
+    with pytest.raises(SourceError, match="no file"):
+        load_detector(f"{tmp_path / 'nowhere.py'}:ssd")
+    with pytest.raises(SourceError, match=r"has no detector 'resnet18'; use one of .*retinanet_resnet50_fpn"):
+        load_detector("torchvision:resnet18")
+    with pytest.raises(SourceError, match=r"no file 'nowhere\.pt'"):
+        load_detector("yolo:nowhere.pt")

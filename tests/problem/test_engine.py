@@ -1,0 +1,137 @@
+"""The engine: faster ways to run the model never change what counts."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch._dynamo.utils as dynamo
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.errors import EngineWarning, UnsupportedError
+from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, channels_last
+from sparsepgd.problem.oracle import Oracle
+
+X = images(12)
+ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)
+CUDA = torch.device("cuda")
+
+
+def compiled(**options: object) -> Engine:
+    return Engine("fp32", True, backend="aot_eager", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_every_success_of_a_reduced_precision_holds_in_full_precision(precision: str) -> None:
+    model = SmallConvNet().eval()
+    y = labelled(model, X)
+    result = ATTACK(model, X, y, engine=Engine(precision))  # type: ignore[arg-type]
+    assert int(result.fooled.sum()) > 0
+    with torch.no_grad():
+        assert torch.equal(model(result.x_adv).argmax(1) != y, result.fooled)
+
+
+def test_an_unknown_precision_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UnsupportedError, match="precision='half'; use one of 'fp32', 'tf32', 'bf16', 'fp16'"):
+        Engine("half")  # type: ignore[arg-type]
+
+
+def test_compiled_code_gives_the_same_result() -> None:
+    model = SmallConvNet(dtype=torch.float64)
+    x = images(9, dtype=torch.float64)
+    y = labelled(model, x)
+    expected = ATTACK(model, x, y)
+    result = ATTACK(model, x, y, engine=compiled())
+    assert torch.equal(result.fooled, expected.fooled)
+    torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
+
+
+def test_batches_of_any_size_and_repeated_calls_use_the_same_compiled_code() -> None:
+    torch._dynamo.reset()
+    dynamo.counters.clear()
+    model = SmallConvNet().eval().requires_grad_(False)
+    for size in (40, 33, 24, 17):
+        run = Compiled(model, "aot_eager")
+        run(images(size).requires_grad_())
+    assert dynamo.counters["stats"]["unique_graphs"] == 1
+    ATTACK(model, X, labelled(model, X), engine=compiled())
+    before = dynamo.counters["stats"]["unique_graphs"]
+    ATTACK(model, X, labelled(model, X), seed=1, engine=compiled())
+    assert dynamo.counters["stats"]["unique_graphs"] == before
+
+
+def test_weights_that_change_do_not_compile_anew() -> None:
+    torch._dynamo.reset()
+    dynamo.counters.clear()
+    model = SmallConvNet()
+    for _ in range(3):
+        Compiled(model.eval(), "aot_eager")(X)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+    assert dynamo.counters["stats"]["unique_graphs"] == 1
+
+
+def refuse(graph: object, inputs: object) -> object:
+    raise RuntimeError("not this operator")
+
+
+def test_a_model_that_cannot_be_compiled_runs_as_it_is_after_one_warning() -> None:
+    torch._dynamo.reset()
+    model = SmallConvNet()
+    y = labelled(model, X)
+    expected = ATTACK(model, X, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = ATTACK(model, X, y, engine=Engine(compile=True, backend=refuse))  # type: ignore[arg-type]
+    told = [str(one.message) for one in caught if issubclass(one.category, EngineWarning)]
+    assert len(told) == 1
+    assert "SmallConvNet cannot be compiled" in told[0]
+    assert "Engine(compile=False) does not try" in told[0]
+    assert torch.equal(result.x_adv, expected.x_adv)
+
+
+def test_an_error_of_the_model_itself_is_the_callers_also_when_compiled() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("weights are missing")
+
+    with pytest.raises(ValueError, match="weights are missing"):
+        Compiled(Broken(), "aot_eager")(X)
+
+
+def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_code_is_compiled_where_it_pays() -> None:
+    short, long = (Engine().decided(X, CUDA, evaluations) for evaluations in (1000, 1_000_000))
+    assert (short.precision, short.compile, short.graphs) == ("bf16", False, True)
+    assert long.compile is True
+    assert Engine().decided(X, CUDA, 1_000_000, gradient=False).precision == "fp16"
+    asked = Engine("tf32", False, False).decided(X, CUDA, 1_000_000)
+    assert (asked.precision, asked.compile, asked.graphs) == ("tf32", False, False)
+    assert Engine().decided(X.double(), CUDA, 1_000_000).precision is None
+
+
+def test_on_a_cpu_the_model_runs_as_it_is() -> None:
+    decided = Engine().decided(X, X.device, 10**9)
+    assert (decided.precision, decided.compile, decided.graphs) == (None, False, False)
+
+
+def test_weights_lie_as_they_were_after_a_run_with_channels_last() -> None:
+    model = SmallConvNet()
+    before = [(p.data_ptr(), p.stride()) for p in model.parameters()]
+    with channels_last(model):
+        kernels = [p for p in model.parameters() if p.dim() == 4]
+        assert kernels
+        assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+    assert [(p.data_ptr(), p.stride()) for p in model.parameters()] == before
+
+
+def test_a_scaled_loss_gives_the_gradient_of_the_loss() -> None:
+    model = SmallConvNet().eval()
+    y = labelled(model, X)
+    plain, scaled = (Oracle(model, sp.Untargeted(), scale=scale).evaluate(X, y, y, True) for scale in (1.0, 1024.0))
+    torch.testing.assert_close(plain.gradient, scaled.gradient)
+    assert torch.equal(plain.loss, scaled.loss)
+    assert {Engine(precision).scale for precision in PRECISIONS} == {1.0, 1024.0}  # type: ignore[arg-type]

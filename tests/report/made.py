@@ -1,0 +1,56 @@
+"""Small runs for the tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.evaluation.curves import Smallest
+from sparsepgd.evaluation.records import About
+from sparsepgd.evaluation.runs import run
+from sparsepgd.search.ensemble import Member
+
+MARKUP = "<script>alert(1)</script>"
+CLASSES = ("cat & dog", "_hidden", MARKUP, "$x$ = $y", "猫")  # the model says 2 most often
+COMMAND = f"spgd evaluate --model 'evil.py:{MARKUP}'"
+COUNT = 18
+
+
+def spgd(k: int = 6, steps: int = 8, pattern: sp.Pattern | None = None, eps: float = 1.0) -> sp.SparsePGD:
+    return sp.SparsePGD(sp.Budget(k, pattern or sp.Pixels(), eps), steps)
+
+
+def make(
+    folder: Path,
+    attack: Member | None = None,
+    *,
+    model_seed: int = 0,
+    count: int = COUNT,
+    size: int = 12,
+    channels: int = 3,
+    model_name: str = f"model {MARKUP}",
+    about: About | None = None,
+) -> Path:
+    """A finished run whose names are markup; every sixth image is wrong from the start, of classes 0, 1, 3."""
+    model, x = SmallConvNet(channels=channels, seed=model_seed).eval(), images(count, channels=channels, size=size)
+    y = labelled(model, x)
+    y[::6] = torch.tensor([0, 1, 3]).repeat(count)[: len(y[::6])]
+    names = {"model": model_name, "data": f"data {MARKUP}"}
+    told = About(class_names=CLASSES, command=COMMAND) if about is None else about
+    run(folder, attack or spgd(), model, (x, y), names, about=told)
+    return folder
+
+
+def make_ensemble(folder: Path) -> Path:
+    return make(folder, sp.SparseAutoAttack(sp.Budget(k=5), steps=3, queries=40), model_name="second")
+
+
+def make_over_k(folder: Path) -> Path:
+    return make(folder, Smallest(spgd(), sp.Budget(k=6)))
+
+
+def make_watermark(folder: Path) -> Path:
+    return make(folder, spgd(1, 8, sp.Shape(torch.ones(4, 4)), 16 / 255))

@@ -1,0 +1,80 @@
+"""Runs as they are shown: found, named and told apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from made import make, make_ensemble, make_over_k, make_watermark, spgd
+
+import sparsepgd as sp
+from sparsepgd.errors import SourceError
+from sparsepgd.report.entries import collect, describe_budget, notices
+
+
+def written(budget: sp.Budget) -> object:
+    from sparsepgd.evaluation.identity import _plain
+
+    return _plain(budget)
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (sp.Budget(20), "k = 20 pixels"),
+        (sp.Budget(1, sp.Rows()), "k = 1 row"),
+        (sp.Budget(1, sp.Patches(3, 5)), "k = 1 patch 3x5"),
+        (sp.Budget(2, sp.Patches(3, 3), 8 / 255), "k = 2 patches 3x3, eps = 8/255"),
+        (sp.Budget(1, sp.Shape.heart(9), 0.1), "k = 1 shape (heart:9), eps = 0.1"),
+    ],
+)
+def test_budgets_are_described_in_words(budget: sp.Budget, words: str) -> None:
+    assert describe_budget(written(budget)) == words
+
+
+def test_runs_are_found_in_folders_within_and_named_by_what_differs(tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "a", model_name="one")
+    make(tmp_path / "runs" / "b" / "c", spgd(k=2), model_name="one")
+    entries = collect([tmp_path / "runs", tmp_path / "runs" / "a"])  # named twice, shown once
+    assert [entry.letter for entry in entries] == ["A", "B"]
+    assert [entry.label for entry in entries] == [
+        "one · spgd-unprojected · k = 6 pixels",
+        "one · spgd-unprojected · k = 2 pixels",
+    ]
+    (alone,) = collect([tmp_path / "runs" / "a"])
+    assert alone.label == "one · spgd-unprojected"
+
+
+def test_a_folder_without_a_run_and_one_without_clean_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no run in"):
+        collect([tmp_path])
+    folder = make(tmp_path / "run")
+    (folder / "adversarial.safetensors").unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        collect([folder])
+
+
+def test_kinds_of_runs_are_told_apart(tmp_path: Path) -> None:
+    (plain, over_k, mark) = (
+        collect([made(tmp_path / made.__name__)])[0] for made in (make_ensemble, make_over_k, make_watermark)
+    )
+    assert (plain.over_k, plain.k, plain.length, plain.structured) == (False, 5, "3 steps, 40 queries", False)
+    assert (over_k.over_k, over_k.k, over_k.length) == (True, 6, "8 steps")
+    assert (mark.structured, mark.k) == (True, 1)
+    assert int(mark.changed.sum(dim=(1, 2)).max()) <= 16
+
+
+def test_notices_come_from_the_records_and_from_laying_runs_side_by_side(tmp_path: Path) -> None:
+    weak = make(tmp_path / "weak", spgd(k=6, steps=1), model_name="one")
+    strong = make(tmp_path / "strong", sp.SparseRS(sp.Budget(k=6), queries=200), model_name="one")
+    other = make(tmp_path / "other", count=12, model_name="one")
+    found = notices(collect([weak, strong]))
+    assert [(letters, notice.code) for letters, notice in found] == [("A, B", "black-box-wins")]
+    assert ("", "other-images") in {(letters, notice.code) for letters, notice in notices(collect([weak, other]))}
+    warned = shutil.copytree(weak, tmp_path / "warned")
+    record = json.loads((warned / "run.json").read_text())
+    record["warnings"] = [{"code": "range", "message": "too dark"}]
+    (warned / "run.json").write_text(json.dumps(record))
+    assert [(letters, notice.message) for letters, notice in notices(collect([warned]))] == [("A", "too dark")]

@@ -1,0 +1,89 @@
+"""Figures as files and in the page: the same ones, in one look."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from made import CLASSES, MARKUP, make, make_ensemble, make_over_k, make_watermark
+from PIL import Image
+
+from sparsepgd.report.entries import Entry, collect
+from sparsepgd.report.figures import draw_all, write_figures
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, plain
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+    place = tmp_path_factory.mktemp("figures")
+    return collect([make(place / "one"), make_ensemble(place / "two"), make_over_k(place / "three")])
+
+
+def test_every_figure_is_written_as_svg_and_png(entries: list[Entry], tmp_path: Path) -> None:
+    files = write_figures(entries, tmp_path / "out")
+    names = {file.stem for file in files}
+    assert {"outcomes", "over-steps", "over-queries", "over-k", "steps-needed"} <= names
+    assert {f"{kind}-{letter}" for kind in ("per-class", "heat-map", "confusion") for letter in "ABC"} <= names
+    assert len(files) == 2 * len(names) == 2 * 14
+    for file in files:
+        if file.suffix == ".svg":
+            assert ElementTree.parse(file).getroot().tag.endswith("svg")
+        else:
+            with Image.open(file) as picture:
+                assert min(picture.size) > 300
+                assert len(set(picture.convert("L").resize((80, 80)).get_flattened_data())) > 10  # not empty
+
+
+def test_all_figures_keep_to_the_palette(entries: list[Entry], tmp_path: Path) -> None:
+    allowed = {INK, MUTED, LINE, PAPER, *SERIES, "#ffffff", "#000000"}
+    for file in write_figures(entries[:1], tmp_path / "out"):
+        if file.suffix == ".svg":
+            found = set(re.findall(r"#[0-9a-f]{6}\b", re.sub(r"base64,[^\"]*", "", file.read_text())))
+            assert found - allowed == set(), file.name
+            assert found & set(SERIES) or file.stem in ("heat-map", "confusion"), file.name  # those hold pictures
+
+
+def test_figures_in_the_page_take_its_colours_and_letters(entries: list[Entry]) -> None:
+    drawings = list(draw_all(entries))
+    for drawing in drawings:
+        text = drawing.inline()
+        assert not {INK, MUTED, LINE, PAPER, *SERIES} & set(re.findall(r"#[0-9a-f]{6}", text))
+        assert "var(--muted)" in text
+        assert "DejaVu" not in text
+        assert "<text" in text
+    names = [name for drawing in drawings for name in re.findall(r'\bid="([^"]+)"', drawing.inline())]
+    assert len(names) == len(set(names))
+
+
+def test_names_are_drawn_as_they_are(entries: list[Entry]) -> None:
+    (confusion,) = (one for one in draw_all(entries[:1]) if one.name == "confusion")
+    text = confusion.inline()
+    assert MARKUP not in text
+    root = ElementTree.fromstring(text)
+    words = {"".join(node.itertext()).strip() for node in root.iter() if node.tag.endswith("}text")}
+    assert {plain(name, 14).replace(r"\$", "$").strip() for name in CLASSES if name in set(shown(entries[0]))} <= words
+    assert any("$" in word for word in words) or "$x$ = $y" not in shown(entries[0])
+
+
+def shown(entry: Entry) -> list[str]:
+    rows = entry.record.rows
+    return [entry.class_name(number) for row in rows for number in (row.label, row.prediction, row.clean_prediction)]
+
+
+def test_curves_appear_only_where_there_is_something_to_draw(entries: list[Entry]) -> None:
+    def names(some: list[Entry]) -> set[str]:
+        return {drawing.name for drawing in draw_all(some)}
+
+    assert "over-k" not in names(entries[:1])  # one k is no curve
+    assert "over-k" in names(entries[:2])  # two k
+    assert not {"over-steps", "over-queries", "steps-needed"} & names(entries[2:])  # steps of many attacks
+    assert "over-k" in names(entries[2:])
+
+
+def test_only_runs_with_the_same_groups_share_an_axis_of_k(entries: list[Entry], tmp_path: Path) -> None:
+    (mark,) = collect([make_watermark(tmp_path / "mark")])  # k counts shapes there
+    assert "over-k" not in {drawing.name for drawing in draw_all([entries[0], mark])}
+    (drawing,) = (one for one in draw_all([mark, *entries]) if one.name == "over-k")
+    assert len(drawing.figure.axes[0].get_legend().get_texts()) == 3

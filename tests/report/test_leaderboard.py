@@ -1,0 +1,111 @@
+"""The leaderboard: records made from runs, joined attack by attack, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.cli import app
+from sparsepgd.commands.leaderboard import markdown
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.curves import Smallest
+from sparsepgd.report import leaderboard as board
+from sparsepgd.search.ensemble import Member
+
+ROOT = Path(__file__).parent.parent.parent
+MODEL, X = SmallConvNet(), images(10)
+Y = labelled(MODEL, X)
+NAMES = {"model": "toy", "data": "random"}
+
+
+def run(folder: Path, attack: Member, model: SmallConvNet = MODEL) -> Path:
+    runs.run(folder, attack, model, (X, Y), NAMES)
+    return folder
+
+
+def test_what_counts_is_what_no_attack_has_broken(tmp_path: Path) -> None:
+    budget = sp.Budget(k=6)
+    attacks = [sp.SparsePGD(budget, 8, "projected"), sp.SparseRS(budget, 200)]
+    found = [runs.run(tmp_path / attack.name, attack, MODEL, (X, Y), NAMES) for attack in attacks]
+    for attack in attacks:
+        entered = board.add(tmp_path / "board", tmp_path / attack.name)
+    standing = sum(not a.fooled and not b.fooled for a, b in zip(found[0].rows, found[1].rows, strict=True))
+    assert standing < min(sum(not row.fooled for row in record.rows) for record in found)  # each breaks some alone
+    assert entered.standing == standing
+    assert entered.robust_accuracy == standing / 10
+    assert entered.strongest.robust_accuracy == min(record.robust_accuracy for record in found)
+    (file,) = (tmp_path / "board").iterdir()
+    assert file.name == "toy-k6-pixels-random-10.json"
+    assert board.contenders(tmp_path / "board") == [entered]
+
+
+def test_the_same_attack_again_takes_its_own_place(tmp_path: Path) -> None:
+    place = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2))
+    once, twice = (board.add(tmp_path / "board", place) for _ in range(2))
+    assert once == twice
+    longer = run(tmp_path / "longer", sp.SparsePGD(sp.Budget(k=3), 4))
+    assert len(board.add(tmp_path / "board", longer).attempts) == 2
+
+
+def test_another_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    attack = sp.SparsePGD(sp.Budget(k=3), 2)
+    board.add(tmp_path / "board", run(tmp_path / "one", attack))
+    other = run(tmp_path / "two", attack, SmallConvNet(seed=5))
+    with pytest.raises(UnsupportedError, match=r"toy-k3-pixels-random-10\.json holds another model of the same name"):
+        board.add(tmp_path / "board", other)
+
+
+def test_runs_that_are_no_entry_are_refused(tmp_path: Path) -> None:
+    budget = sp.Budget(k=2)
+    curve = run(tmp_path / "curve", Smallest(sp.SparsePGD(budget, 2), budget))
+    with pytest.raises(UnsupportedError, match="no single budget; use a run of one attack at one k"):
+        board.add(tmp_path / "board", curve)
+    with pytest.raises(SourceError, match=r"no records in .*spgd leaderboard --add RUN"):
+        board.contenders(tmp_path / "nothing")
+
+
+def test_a_record_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    board.add(tmp_path, run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2)))
+    (file,) = tmp_path.glob("*.json")
+    content = json.loads(file.read_text())
+    content["attempts"][0]["standing"] += "1"
+    file.write_text(json.dumps(content))
+    with pytest.raises(SourceError, match="one letter for each of 10 images"):
+        board.contenders(tmp_path)
+
+
+def test_the_command_enters_runs_prints_the_table_and_writes_the_page(tmp_path: Path) -> None:
+    place, page = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=1, pattern=sp.Rows()), 2)), tmp_path / "page.md"
+    words = ["leaderboard", "--add", str(place), "--folder", str(tmp_path / "board"), "--page", str(page)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "k = 1 row, 10 images of random" in done.output
+    assert "toy" in done.output
+    assert page.read_text() == markdown(board.contenders(tmp_path / "board"))
+    assert "spgd-unprojected (2 steps)" in page.read_text()
+
+
+def test_the_most_robust_model_stands_first() -> None:
+    found = board.contenders(ROOT / "leaderboard")
+    for _, rows in board.boards(found):
+        robust = [float(row[2].rstrip("%")) for row in rows]
+        assert robust == sorted(robust, reverse=True)
+
+
+def test_the_shipped_page_is_that_of_the_shipped_records() -> None:
+    shown = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert shown == markdown(board.contenders(ROOT / "leaderboard")), "run spgd leaderboard --page docs/leaderboard.md"
+
+
+def test_shipped_records_are_of_the_shipped_models() -> None:
+    from sparsepgd import zoo
+    from sparsepgd.evaluation.identity import model_digest
+
+    for one in board.contenders(ROOT / "leaderboard"):
+        assert one.model_sha256 == model_digest(zoo.load(one.model))

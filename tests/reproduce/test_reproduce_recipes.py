@@ -1,0 +1,138 @@
+"""Recipes from plan to table: what is shown, that a second run only reads, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_jobs import tiny_job
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation import runs
+from sparsepgd.reproduce import RECIPES, cost, recipe
+from sparsepgd.reproduce.accuracy import Block, grid, together
+from sparsepgd.reproduce.parts import Case, Number, Outcome
+from sparsepgd.reproduce.scales import SAA, scale
+from sparsepgd.reproduce.show import grids, markdown, write
+from sparsepgd.reproduce.subjects import Subject
+
+SHIPPED = [name for name in RECIPES if name not in ("cifar100", "gtsrb", "detection")]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_recipe_plans_on_what_ships_and_shares_no_case_with_itself(name: str, tmp_path: Path) -> None:
+    _, plan = recipe(name).prepare(tiny_job(tmp_path))
+    assert len(plan.parts) > 0
+    assert all(part.passes > 0 for part in plan.parts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "role"), [("cifar100", "Vanilla"), ("gtsrb", "PGD0-A")])
+def test_what_does_not_ship_says_what_to_give(name: str, role: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=rf"take the place of .*{role}.*--model ROLE=SOURCE --data"):
+        recipe(name).prepare(tiny_job(tmp_path))
+    with pytest.raises(UnsupportedError, match="no detector ships; give one"):
+        recipe("detection").prepare(tiny_job(tmp_path))
+
+
+def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no recipe 'table1'; use one of unstructured"):
+        recipe("table1")
+    with pytest.raises(UnsupportedError, match="no model 'ViT' in this table; it has Fast-EG-l1"):
+        recipe("alpha").prepare(tiny_job(tmp_path, models={"ViT": "zoo:small-plain"}))
+    with pytest.raises(UnsupportedError, match="scale 'huge'; use one of smoke, small, paper"):
+        scale("huge")
+
+
+def test_a_second_run_reads_what_the_first_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, plan = recipe("components").prepare(tiny_job(tmp_path))
+    first = plan.finish([part.run(job, None) for part in plan.parts])
+    assert [number.column for number in first.numbers] == ["PGD0", "+ decomposition", "+ continuous mask", "+ redraws"]
+    assert [number.paper for number in first.numbers] == [49.4, 58.0, 33.9, 18.1]
+    assert any("Budget(k=5" in reason and "k=20" in reason for reason in first.reasons)
+
+    def attacked(*_: object) -> None:
+        raise AssertionError("attacked again")
+
+    monkeypatch.setattr(runs, "attack_chunk", attacked)
+    job, plan = recipe("components").prepare(tiny_job(tmp_path))
+    assert plan.finish([part.run(job, None) for part in plan.parts]).numbers == first.numbers
+    job, plan = recipe("components").prepare(tiny_job(tmp_path, seed=1))
+    with pytest.raises(AssertionError, match="attacked again"):
+        plan.parts[0].run(job, None)
+
+
+def test_recipes_share_the_attacks_that_both_need(tmp_path: Path) -> None:
+    """The histogram is made of runs of the table at k = 20."""
+    job = tiny_job(tmp_path, images=1, models={"Vanilla": "zoo:small-plain"})
+    _, plan = recipe("histogram").prepare(job)
+    folders = {part.run(job, None).folder for part in plan.parts}
+    _, table = recipe("unstructured").prepare(job)
+    same = [part for part in table.parts if isinstance(part, Case) and part.section == "k=20" and part.column in SAA]
+    assert {part.run(job, None).folder for part in same} == folders
+
+
+def test_saa_from_its_members_is_what_the_cascade_leaves(tmp_path: Path) -> None:
+    """Members get the same seed and image numbers in the cascade, so that nothing has to be run twice."""
+    model, x = SmallConvNet(), images(12)
+    y = labelled(model, x)
+    subject = Subject("Vanilla", "small", lambda: model, x, y, "random")
+    budget, job = sp.Budget(k=10), tiny_job(tmp_path)
+    cases = [Case("", "", column, subject, job.scale.attack(column, budget)) for column in SAA]
+    found = together("", "", [case.run(job, None) for case in cases], None)
+    cascade = sp.SparseAutoAttack(budget, job.scale.steps, job.scale.queries)(model, x, y)
+    assert 0 < cascade.robust_accuracy < 1
+    assert found.here == pytest.approx(100 * cascade.robust_accuracy)
+
+
+def test_the_cost_counts_every_attack_on_every_image(tmp_path: Path) -> None:
+    _, plan = recipe("alpha").prepare(tiny_job(tmp_path))
+    price = cost(plan)
+    assert (price.parts, price.passes) == (6, 6 * 2 * 2 * 4)  # variants, images, both ways, evaluations
+    assert price.seconds == pytest.approx(price.passes * price.milliseconds / 1000)
+    assert price.seconds > 0
+
+
+def test_rows_of_a_table_are_models_and_columns_attacks(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, models={"Vanilla": "zoo:small-plain"}, images=1)
+    block = Block("struct", "cifar10, 1 row", 1, ("RS", "sPGD_p", "sPGD_u"), "row")
+    one = recipe("structured")
+    plan = grid([block])(one, job)
+    outcome = plan.finish([part.run(job, None) for part in plan.parts])
+    assert [(number.column, number.paper) for number in outcome.numbers] == [
+        ("clean", 93.9), ("RS", 22.5), ("sPGD_p", 1.0), ("sPGD_u", 1.3), ("sAA", 1.0),
+    ]  # fmt: skip
+    by = {number.column: number.here for number in outcome.numbers}
+    assert by["sAA"] == min(by[column] or 0.0 for column in SAA)
+
+
+def test_ours_stands_above_the_papers_and_files_hold_both(tmp_path: Path) -> None:
+    numbers = [Number("k=1", "Vanilla", "RS", 12.34, 56.7, 1.0, 25.0), Number("k=1", "Vanilla", "CS", 8.0, None)]
+    outcome = Outcome("robust accuracy, %", numbers, ["another model"])
+    (shown,) = grids(outcome)
+    assert shown.header == ["", "RS", "CS"]
+    assert shown.rows == [["Vanilla, here", "12.3", "8.0"], ["  95 %", "1-25", "-"], ["Vanilla, paper", "56.7", "-"]]
+    page = markdown(recipe("unstructured"), outcome)
+    assert "| Vanilla, paper | 56.7 | - |" in page
+    assert "- another model" in page
+    files = write(recipe("unstructured"), tiny_job(tmp_path), outcome)
+    assert [file.name for file in files] == ["numbers.json", "table.md"]
+    assert '"paper": 56.7' in files[0].read_text()
+
+
+def test_a_given_model_takes_the_named_place_and_no_other_runs(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, models={"sAT": "zoo:small-strades"})
+    _, plan = recipe("unstructured").prepare(job)
+    assert {part.subject.role for part in plan.parts if isinstance(part, Case)} == {"sAT"}
+    assert not any(part.subject.stand_in for part in plan.parts if isinstance(part, Case))
+
+
+def test_large_images_ask_the_small_model_the_same_question(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    (small,), (large,) = (job.subjects({"Vanilla": "zoo:small-plain"}, size) for size in (32, 224))
+    assert large.x.shape == (2, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.allclose(small.model(small.x), large.model(large.x), atol=1e-4)

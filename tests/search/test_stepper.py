@@ -1,0 +1,36 @@
+"""Steps and their recording; what needs a GPU is in tests/gpu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.engine import Meter
+from sparsepgd.problem.rows import clone, join, select, tensors
+from sparsepgd.search.stepper import Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    x: Tensor
+    inner: Rows | None = None
+
+
+def test_as_many_steps_are_done_and_counted_as_asked_for() -> None:
+    meter = Meter()
+    stepper: Stepper[Rows] = Stepper(lambda now: Rows(now.x + 1), graphs=False, meter=meter)
+    now = stepper(stepper(Rows(torch.zeros(4, 2)), 3), 2)
+    assert torch.equal(now.x, torch.full((4, 2), 5.0))
+    assert (meter.steps, meter.slot_steps) == (5, 20)
+
+
+def test_rows_are_chosen_joined_and_copied_through_nested_parts() -> None:
+    rows = Rows(torch.arange(4), Rows(torch.arange(8).view(4, 2)))
+    parts = select(rows, slice(0, 1)), select(rows, torch.tensor([3, 1]))
+    both = join(*parts, parts[0])
+    assert [one.tolist() for one in tensors(both)] == [[0, 3, 1, 0], [[0, 1], [6, 7], [2, 3], [0, 1]]]
+    copy = clone(both)
+    next(tensors(copy)).zero_()
+    assert next(tensors(both)).tolist() == [0, 3, 1, 0]

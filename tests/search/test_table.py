@@ -1,0 +1,179 @@
+"""The slots as a device sees them: looks, sizes, claims and memory. On a CPU the rules of a device are switched on."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.problem.engine import Engine
+from sparsepgd.search import table
+from sparsepgd.search.table import Pace, Table
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "waits_for_host", lambda device: True)
+    monkeypatch.setattr(table, "SMALLEST", 2)
+
+
+class Counting(nn.Module):
+    """A network that notes the sizes of its batches while gradients are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SmallConvNet(dtype=torch.float64)
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.sizes.append(len(x))
+        out: Tensor = self.net(x)
+        return out
+
+
+X = images(60, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("attack", [sp.SparsePGD(sp.Budget(k=2), 40), sp.SparseRS(sp.Budget(k=3), 40)], ids=repr)
+@pytest.mark.parametrize("batch_size", [7, 24, 100])
+@pytest.mark.usefixtures("apart")
+def test_empty_slots_late_looks_and_late_confirmation_do_not_change_who_is_fooled(
+    attack: sp.Attack, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SmallConvNet(dtype=torch.float64)
+    y = labelled(model, X)
+    result = attack(model, X, y, batch_size=batch_size)
+    monkeypatch.setattr(table, "waits_for_host", lambda device: False)
+    expected = attack(model, X, y, batch_size=64)
+    assert 0 < int(expected.fooled.sum()) < len(X)
+    assert torch.equal(result.fooled, expected.fooled)
+    assert torch.equal(result.steps, expected.steps)
+    assert torch.equal(result.forwards, expected.forwards)
+
+
+@pytest.mark.usefixtures("apart")
+def test_the_host_looks_a_few_times_and_the_batch_has_few_sizes() -> None:
+    model = Counting()
+    y = labelled(model, X)
+    model.sizes.clear()
+    engine = Engine()
+    result = sp.SparsePGD(sp.Budget(k=2), 200)(model, X, y, engine=engine)
+    meter = engine.meter
+    assert meter.steps == len(model.sizes)
+    assert meter.slot_steps == sum(model.sizes)
+    assert meter.looks <= 25  # one a step would be 201
+    assert len(set(model.sizes)) <= 8
+    assert int(result.forwards.sum()) >= 0.6 * meter.slot_steps  # the rest are empty or idle slots
+
+
+def test_on_a_cpu_no_evaluation_is_wasted() -> None:
+    model = Counting()
+    y = labelled(model, X)
+    model.sizes.clear()
+    engine = Engine()
+    result = sp.SparsePGD(sp.Budget(k=2), 30)(model, X, y, batch_size=16, engine=engine)
+    assert sum(model.sizes) == engine.meter.slot_steps == int(result.forwards.sum())
+
+
+@pytest.mark.usefixtures("apart")
+def test_the_last_steps_do_not_run_past_the_end() -> None:
+    model = Counting()
+    y = labelled(model, X[:5])
+    model.sizes.clear()
+    sp.SparsePGD(sp.Budget(k=1), 20, early_stop=False)(model, X[:5], y)
+    assert len(model.sizes) == 21
+
+
+def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> None:
+    pace = Pace(64)
+    seen = []
+    for _ in range(8):
+        pace.adapt(0, 100)
+        seen.append(pace.every)
+    assert seen == [2, 4, 8, 16, 32, 64, 64, 64]
+    pace.adapt(50, 50)
+    assert pace.every == 32
+    pace.adapt(20, 80)  # as it should be
+    assert pace.every == 32
+    for _ in range(9):
+        pace.adapt(50, 50)
+    assert pace.every == 1
+
+
+class Tight(nn.Module):
+    """A network on a device with little memory."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.net, self.room = SmallConvNet(dtype=torch.float64), room
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        out: Tensor = self.net(x)
+        return out
+
+
+@pytest.mark.parametrize("room", [1, 5, 20])
+def test_a_batch_that_does_not_fit_is_halved_and_the_run_goes_on_with_the_same_result(room: int) -> None:
+    attack, engine = sp.SparsePGD(sp.Budget(k=2), 25), Engine()
+    model = Tight(room)
+    y = labelled(model.net, X)
+    result = attack(model, X, y, engine=engine)
+    assert engine.meter.halved > 0
+    expected = attack(model.net, X, y)
+    assert torch.equal(result.fooled, expected.fooled)
+    torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
+
+
+def test_one_image_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        sp.SparsePGD(sp.Budget(k=2), 5)(Tight(0), X[:4], torch.zeros(4, dtype=torch.int64))
+
+
+class Moody(nn.Module):
+    """Says something else while gradients are taken: what the search sees is not what counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SmallConvNet(dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x)
+        return out.roll(1, 1) if torch.is_grad_enabled() else out
+
+
+@pytest.mark.usefixtures("apart")
+def test_false_successes_go_back_to_work_until_their_steps_are_used_up() -> None:
+    model, engine = Moody(), Engine()
+    y = labelled(model.net, X)
+    result = sp.SparsePGD(sp.Budget(k=1), 60)(model, X, y, engine=engine)
+    assert engine.meter.denied > 0
+    assert torch.equal(result.fooled, model.net.eval()(result.x_adv).argmax(1) != y)
+    assert bool((result.forwards[~result.fooled] == 61).all())
+
+
+def test_memory_does_not_grow_with_the_steps() -> None:
+    """Tensors of the size of an image that are alive during the search, counted at every look."""
+    model = SmallConvNet()
+    x = images(8)
+    y = labelled(model, x)
+    alive: list[int] = []
+    look = Table.look
+
+    def counted(self: Table[object]) -> int:
+        alive.append(sum(type(one) is Tensor and one.shape[1:] == x.shape[1:] for one in gc.get_objects()))
+        return look(self)
+
+    Table.look = counted  # type: ignore[method-assign, assignment]
+    try:
+        sp.SparsePGD(sp.Budget(k=1), 30, early_stop=False)(model, x, y)
+    finally:
+        Table.look = look  # type: ignore[method-assign]
+    assert len(alive) == 31
+    assert len(set(alive[2:])) == 1

@@ -1,0 +1,95 @@
+"""What is given to others: the wheel holds all data, the sdist all that tests read, and the extras in errors exist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import sparsepgd
+from sparsepgd.adapters.extras import EXTRAS, missing
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOP = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, made from a copy of the sources."""
+    pytest.importorskip("build")
+    if int(metadata.version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("setuptools here is older than the one that pyproject.toml asks for")
+    copy = tmp_path_factory.mktemp("sources")
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in ("src", "tests", "examples", "docs", "recipes", "benchmarks"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignore)
+    for name in (*TOP, "Makefile"):
+        shutil.copy(ROOT / name, copy)
+    words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return copy / "dist"
+
+
+def files(folder: str) -> set[str]:
+    """Of the sources, relative to the folder; compiled files are none."""
+    found = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {path.as_posix() for path in found if "__pycache__" not in path.parts and ".egg-info" not in str(path)}
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_no_other(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+        about = wheel.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
+    assert {name for name in names if ".dist-info/" not in name} == files("src")
+    assert "sparsepgd/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert (ROOT / "README.md").read_text().splitlines()[0] in about
+    assert "License-Expression: MIT" in about
+
+
+def test_the_sdist_holds_what_the_tests_read(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    for folder in ("tests", "examples", "docs", "recipes", "benchmarks"):
+        assert {f"{folder}/{name}" for name in files(folder)} <= names
+    assert {*TOP, "Makefile"} <= names
+
+
+def test_extras_that_errors_name_exist() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert set(EXTRAS.values()) <= set(extras)
+    for module, extra in EXTRAS.items():
+        assert f"pip install 'sparsepgd[{extra}]'" in str(missing(module))
+    named = {extra for words in extras.values() for word in words for extra in re.findall(r"sparsepgd\[(.*)\]", word)}
+    assert {extra for group in named for extra in group.split(",")} <= set(extras)
+
+
+def test_one_version_everywhere() -> None:
+    cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert PROJECT["version"] == sparsepgd.__version__ == cited[1]
+
+
+def test_an_adapter_without_its_package_says_what_to_install() -> None:
+    program = """
+import importlib, sys
+for name in ("foolbox", "art", "torchattacks"):
+    sys.modules[name] = None
+    try:
+        importlib.import_module(f"sparsepgd.adapters.{name}")
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    names = ("foolbox", "art", "torchattacks")
+    assert done.stdout.splitlines() == [f"{name} is not installed; pip install 'sparsepgd[{name}]'" for name in names]

@@ -1,0 +1,91 @@
+"""The pages: what they tell people to type works, their figures come from records, and they build without warnings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparsepgd.cli import app
+from sparsepgd.reproduce import RECIPES, SCALES
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+
+
+def run(words: list[str], folder: Path) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_of_the_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    code = "\n".join(blocks("tutorial.md", "python"))
+    assert len(blocks("tutorial.md", "python")) >= 6
+    said = run([sys.executable, "-W", "error", "-c", code], tmp_path)
+    assert "right on clean images" in said
+    assert said.count("Result(") == 7  # the first, one's own, the black box, four budgets
+
+
+def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [line for block in blocks("tutorial.md", "console") for line in block.splitlines()]
+    assert len(lines) >= 4
+    for line in lines:
+        mark, command, *words = shlex.split(line)
+        assert (mark, command) == ("$", "spgd")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "both.html").stat().st_size > 10_000
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
+
+
+def test_figures_on_how_to_read_numbers_are_those_of_the_record() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/interpreting.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python benchmarks/interpreting.py"
+
+
+def test_the_scales_of_the_page_are_those_of_the_code() -> None:
+    text = (DOCS / "reproducing.md").read_text().replace(",", "")
+    for scale in SCALES.values():
+        (line,) = re.findall(rf"^\| {scale.name} \|.*$", text, re.M)
+        values = [scale.images, scale.steps, scale.queries, scale.epochs]
+        assert all(re.search(rf"\b{value}\b", line) for value in values), line
+    named = re.findall(r"^spgd reproduce ([a-z][\w-]*)", text, re.M)
+    assert len(named) >= 5
+    assert set(named) <= {*RECIPES, "all"}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"[\w-]+\.md", nav)
+    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+def test_every_export_is_in_the_reference() -> None:
+    import sparsepgd
+
+    text = (DOCS / "api.md").read_text()
+    listed = set(re.findall(r"^::: sparsepgd\.(\w+)$", text, re.M))
+    assert set(sparsepgd.__all__) - {"errors", "Goal", "Pattern"} <= listed
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_pages_build_without_warnings(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SparsePGD" in (tmp_path / "api" / "index.html").read_text()

@@ -1,0 +1,116 @@
+"""The adversary of a training run: its budget, its turns, its goal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+import sparsepgd as sp
+from conftest import Linear, NoLook, SmallConvNet, images, labelled
+from sparsepgd.problem.goals import Divergence
+from sparsepgd.threat import Patches
+from sparsepgd.training.adversaries import SparseAdversary, adversary, training_budget
+from sparsepgd.training.data import Batch
+from sparsepgd.training.settings import Settings, settings
+
+SHAPE = (3, 12, 12)
+
+
+def batch(model: SmallConvNet, count: int = 16) -> Batch:
+    x = images(count)
+    return Batch(torch.arange(count), x, labelled(model, x))
+
+
+def sparse(wanted: Settings) -> SparseAdversary:
+    return SparseAdversary(wanted, training_budget(wanted, SHAPE))
+
+
+@pytest.mark.parametrize("method", ["sat", "fast-ls"])
+@pytest.mark.parametrize(
+    ("budget", "unit"),
+    [
+        (sp.Budget(k=3), "pixels"),
+        (sp.Budget(k=1, pattern=sp.Rows()), "rows"),
+        (sp.Budget(k=1, pattern=sp.Patches(3)), "patches"),
+        (sp.Budget(k=1, pattern=sp.Shape.heart(5)), "hearts"),
+    ],
+    ids=["pixels", "rows", "patches", "shape"],
+)
+def test_the_training_adversary_has_several_times_the_groups_and_keeps_to_them(
+    method: str, budget: sp.Budget, unit: str
+) -> None:
+    model = SmallConvNet()
+    wanted = settings(method, budget, {"multi_eps": 2, "steps": 4 if method == "sat" else 1})
+    given = batch(model)
+    x_adv = adversary(wanted, SHAPE)(model, given, 0)
+    changed = (x_adv != given.x).any(1)
+    allowed = budget.resolve(SHAPE).kernel.sum() * 2 * budget.k
+    assert 0 < changed.flatten(1).sum(1).max() <= allowed
+    assert torch.equal(x_adv[~changed[:, None].expand_as(x_adv)], given.x[~changed[:, None].expand_as(x_adv)])
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("method", "pattern"), [("pgd0-a", sp.Pixels()), ("loap-at", sp.Patches(3))])
+def test_the_rivals_train_with_one_attempt_within_their_budget(method: str, pattern: sp.Pattern) -> None:
+    model = SmallConvNet()
+    given = batch(model)
+    wanted = settings(method, sp.Budget(k=1, pattern=pattern), {"multi_eps": 2, "steps": 5})
+    x_adv = adversary(wanted, SHAPE)(model, given, 0)
+    changed = (x_adv != given.x).any(1).flatten(1).sum(1)
+    assert 0 < changed.max() <= 2 * pattern.kernel(12, 12).numel()
+    model.eval()
+    clean, attacked = (torch.nn.functional.cross_entropy(model(x), given.y) for x in (given.x, x_adv))
+    assert attacked > clean + 0.05
+
+
+def test_more_groups_than_there_are_become_all_of_them() -> None:
+    wanted = settings("sat", sp.Budget(k=5, pattern=sp.Rows()), {"multi_eps": 6})
+    assert training_budget(wanted, SHAPE).k == 12
+
+
+def test_the_backward_function_is_drawn_or_takes_turns() -> None:
+    turns = sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating"}))
+    assert [turns.attack(i).gradient for i in range(4)] == ["unprojected", "projected"] * 2
+    assert sparse(settings("sat", sp.Budget(k=2), {})).attack(0).gradient == "random"  # a coin for each call
+
+
+def test_patches_of_several_sizes_are_drawn_about_equally_often() -> None:
+    wanted = settings("sat", sp.Budget(k=1, pattern=Patches(5)), {"multi_size": (3, 5, 7)})
+    drawn = Counter(sparse(wanted).attack(i).budget.pattern for i in range(300))
+    assert set(drawn) == {Patches(3), Patches(5), Patches(7)}
+    assert min(drawn.values()) > 70
+
+
+def test_mode_f_moves_the_answer_also_where_cross_entropy_sees_nothing_to_gain() -> None:
+    """Every change makes this model surer of the truth: the cross-entropy is largest at the clean image, the
+    divergence where the two strongest pixels are."""
+    weight = -torch.arange(1.0, 10.0).view(1, 3, 3) / 10
+    model, x = Linear(weight, -0.2), torch.zeros(4, 1, 3, 3)
+    given = Batch(torch.arange(4), x, torch.zeros(4, dtype=torch.int64))
+    wanted = settings("strades", sp.Budget(k=2), {"multi_eps": 1, "early_stop": False, "steps": 60})
+    assert torch.equal(adversary(wanted, (1, 3, 3))(model, given, 0), x)
+    found = adversary(replace(wanted, mode="F"), (1, 3, 3))(model, given, 0)
+    best = torch.tensor([[0.0, 0, 0], [0, 0, 0], [0, 1, 1]])
+    assert torch.equal(found, best.expand_as(x))
+
+
+def test_divergence_is_the_kullback_leibler_divergence_from_the_clean_answer() -> None:
+    p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.2, 0.3, 0.5]])
+    loss = Divergence(p.log()).loss(q.log(), torch.tensor([0]), "ce")
+    torch.testing.assert_close(loss, (p * (p / q).log()).sum(1))
+    with pytest.raises(sp.errors.ShapeError, match=r"clean answers of shape \(1, 3\); expected \(2, 3\)"):
+        Divergence(p.log()).labels(torch.tensor([0, 1]), 3)
+
+
+@pytest.mark.parametrize("method", ["sat", "fast-ls", "linf", "l2", "l1"])
+def test_the_adversary_never_looks_at_the_device(method: str) -> None:
+    model = SmallConvNet()
+    given = batch(model, 4)
+    wanted = settings(method, sp.Budget(k=2), {"steps": 1 if method == "fast-ls" else 3, "gradient": "alternating"})
+    attack = adversary(wanted, SHAPE)
+    with NoLook():
+        attack(model, given, 0)

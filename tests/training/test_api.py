@@ -1,0 +1,225 @@
+"""`sp.train`: robust models come out, nothing else is touched, and a stopped run goes on to the same weights."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import sparsepgd as sp
+from sparsepgd.errors import LabelError, ModelError, RangeError, SourceError, UnsupportedError
+from sparsepgd.training import METHODS, records
+from training.toys import network, quadrants, same_weights
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+QUICK: dict[str, Any] = {"batch": 16, "steps": 3, "multi_eps": 2, "watch_steps": 3}
+
+
+def test_training_makes_a_model_robust_and_the_plain_one_is_not() -> None:
+    data, (x, y) = quadrants(256, size=6), quadrants(100, seed=1, size=6)
+    budget, robust = sp.Budget(k=2), {}
+    for method in ("plain", "strades"):
+        options: dict[str, Any] = {"batch": 32, "schedule": "one-cycle", "lr": 0.2, "multi_eps": 2, "clip": 1.0}
+        trained = sp.train(network(norm=False), data, method, budget, epochs=12, steps=10, watch_steps=0, **options)
+        result = sp.SparseAutoAttack(budget, steps=60, queries=100)(trained.model, x, y)
+        assert result.clean_accuracy > 0.8
+        robust[method] = result.robust_accuracy
+    assert robust["strades"] > robust["plain"] + 0.2
+
+
+@pytest.mark.parametrize("method", [*METHODS, "sat+sn", "pgd0-t+s"])
+def test_every_method_runs_and_lowers_its_loss(method: str) -> None:
+    pattern = sp.Patches(2) if method.startswith("loap") else sp.Pixels()
+    model, before = network(), network()
+    options = {**QUICK, "steps": 1 if method == "fast-ls" else 3, "lam": 1.0, "schedule": "constant"}
+    trained = sp.train(model, quadrants(), method, sp.Budget(k=1, pattern=pattern), epochs=4, **options)
+    assert trained.model is model
+    assert not model.training
+    assert not same_weights(model, before)
+    assert set(trained.curves) == {"loss", "attacked", "lr", "clean", "robust", "seconds"}
+    assert trained.curves["loss"][-1] < trained.curves["loss"][0]
+
+
+@pytest.mark.parametrize("gradient", ["random", "alternating", "unprojected", "projected"])
+@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(3), sp.Shape.heart(5)], ids=["rows", "patches", "shape"])
+def test_structured_budgets_are_trained_against(pattern: sp.Pattern, gradient: str) -> None:
+    options = {**QUICK, "steps": 2, "gradient": gradient}
+    trained = sp.train(network(), quadrants(32), "strades+n", sp.Budget(k=1, pattern=pattern), epochs=1, **options)
+    assert 0 <= trained.curves["robust"][0] <= trained.curves["clean"][0]
+
+
+def test_the_same_seed_gives_the_same_weights_and_random_numbers_are_left_alone() -> None:
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    models = []
+    for seed in (0, 0, 1):
+        model = network(dropout=0.5)
+        sp.train(model, quadrants(), "sat+sn", sp.Budget(k=1), epochs=2, seed=seed, ema=0.9, **QUICK)
+        models.append(model)
+    assert same_weights(models[0], models[1])
+    assert not same_weights(models[0], models[2])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_dataset_a_loader_and_tensors_train_alike() -> None:
+    x, y = quadrants()
+    forms: list[Any] = [(x, y), ((x * 255).byte(), y), TensorDataset(x, y), DataLoader(TensorDataset(x, y), 4)]
+    models = [sp.train(network(), form, "sat", sp.Budget(k=1), epochs=1, **QUICK).model for form in forms]
+    assert all(same_weights(models[0], model) for model in models[1:])
+
+
+class Tuple(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def forward(self, x: Tensor) -> tuple[str, Tensor]:
+        return "logits", self.network(x)
+
+
+def test_logits_are_picked_out_of_what_the_model_returns() -> None:
+    trained = sp.train(Tuple(), quadrants(), "sat", sp.Budget(k=1), epochs=1, logits=lambda out: out[1], **QUICK)
+    assert trained.curves["clean"]
+
+
+def test_a_validation_set_is_watched_instead_of_held_out_images() -> None:
+    x, y = quadrants()
+    wrong = (y + 1) % 4
+    trained = sp.train(network(), (x, y), "plain", epochs=8, validation=(x, wrong), lr=0.2, **QUICK)
+    assert trained.curves["clean"][-1] < 0.3 < trained.curves["attacked"][-1]
+
+
+def test_the_average_is_what_is_returned(tmp_path: Path) -> None:
+    trained = sp.train(network(), quadrants(), "plain", epochs=2, ema=0.99, out=tmp_path, **QUICK)
+    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    first = next(trained.model.parameters())
+    assert torch.equal(first, kept["average"][0])
+    assert not torch.equal(first, kept["network"]["0.weight"])
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+def stopped_after(iterations: int) -> Any:
+    def report(done: int, total: int, last: Any) -> None:
+        if done == iterations:
+            raise Stop
+
+    return report
+
+
+def settings_of_a_long_run(folder: Path | None) -> dict[str, Any]:
+    return {**QUICK, "epochs": 4, "ema": 0.9, "soft_from": 0.25, "out": folder, "save_seconds": 0.0, "clip": 1.0}
+
+
+@pytest.mark.parametrize("iterations", [1, 4, 8, 11])
+def test_a_stopped_run_goes_on_to_the_same_weights_bit_for_bit(iterations: int, tmp_path: Path) -> None:
+    """Soft targets, average, momentum and dropout included."""
+    budget = sp.Budget(k=1)
+    whole = sp.train(network(dropout=0.3), quadrants(), "strades+sn", budget, **settings_of_a_long_run(None))
+    options = settings_of_a_long_run(tmp_path)
+    with pytest.raises(Stop):
+        sp.train(network(dropout=0.3), quadrants(), "strades+sn", budget, progress=stopped_after(iterations), **options)
+    resumed = sp.train(network(dropout=0.3, seed=9), quadrants(), "strades+sn", budget, **options)
+    if iterations > 3:
+        assert same_weights(whole.model, resumed.model)
+        assert whole.curves["loss"] == resumed.curves["loss"]
+    finished = sp.train(network(dropout=0.3), quadrants(), "strades+sn", budget, progress=stopped_after(1), **options)
+    assert same_weights(finished.model, resumed.model)  # nothing was left to do
+
+
+PROGRAM = """
+import sys, torch
+from training.test_api import undisturbed
+torch.set_num_threads(1)
+undisturbed(sys.argv[1])
+"""
+
+
+def undisturbed(folder: str | Path) -> None:
+    options = {"batch": 16, "steps": 4, "multi_eps": 2, "watch_steps": 2, "save_seconds": 0.0}
+    sp.train(network(), quadrants(256), "strades+sn", sp.Budget(k=1), epochs=6, out=folder, **options)
+
+
+def test_kill_9_and_resume_gives_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(killed)], env=ENVIRONMENT) as process:
+        while not (killed / "training.json").exists() and process.poll() is None:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert 1 <= records.load(killed).epochs < 6
+    for folder in (killed, whole):
+        undisturbed(folder)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    first, second = (records.load(folder).curves for folder in (killed, whole))
+    assert first["loss"] == second["loss"]
+    assert first["robust"] == second["robust"]
+
+
+def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:
+    names = {"model": "toy", "data": "quadrants"}
+    trained = sp.train(network(), quadrants(), "sat+n", sp.Budget(k=2), epochs=2, out=tmp_path, names=names, **QUICK)
+    record = records.load(tmp_path)
+    assert record.finished
+    assert record.curves == trained.curves
+    assert record.configuration["settings"]["method"] == "sat+n"
+    assert record.configuration["settings"]["budget"]["k"] == 2
+    assert (record.configuration["model"]["name"], record.configuration["data"]["name"]) == ("toy", "quadrants")
+    assert record.environment["torch"] == torch.__version__
+    (tmp_path / "training.json").write_text(
+        (tmp_path / "training.json").read_text().replace('"finished": true', '"finished": 7')
+    )
+    with pytest.raises(SourceError, match=r"training.json is no record"):
+        records.load(tmp_path)
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
+    with pytest.raises(UnsupportedError, match=r"holds another run: settings.method was sat, is plain"):
+        sp.train(network(), quadrants(), "plain", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
+    with pytest.raises(UnsupportedError, match=r"data.sha256 was"):
+        sp.train(network(), quadrants(seed=3), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
+    (tmp_path / "checkpoint.pt").write_bytes(b"nothing")
+    with pytest.raises(SourceError, match=r"checkpoint.pt is no checkpoint"):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
+
+
+def test_training_without_a_folder_needs_no_pydantic() -> None:
+    program = (
+        "import sys, sparsepgd as sp\n"
+        "from training.toys import network, quadrants\n"
+        "sp.train(network(), quadrants(), 'sat', sp.Budget(k=1), epochs=1, batch=16, steps=1)\n"
+        "assert not {'pydantic', 'typer', 'rich', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True, timeout=60)
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
+    x, y = quadrants(8)
+    with pytest.raises(ModelError, match="no parameter that can be trained"):
+        sp.train(nn.Flatten(), (x, y), "plain")
+    with pytest.raises(RangeError, match="divide by 255"):
+        sp.train(network(), (x * 255, y), "plain")
+    with pytest.raises(LabelError, match="label 9 of image 0"):
+        sp.train(network(), (x, y + 9 - y), "plain")
+    with pytest.raises(UnsupportedError, match="tensorboard=True without a folder"):
+        sp.train(network(), (x, y), "plain", tensorboard=True)
+    with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
+        sp.train(network(), (x, y), "sat", sp.Budget(k=99))
+
+
+def test_tensorboard_that_is_missing_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UnsupportedError, match="pip install tensorboard"):
+        sp.train(network(), quadrants(), "plain", out=tmp_path, tensorboard=True)

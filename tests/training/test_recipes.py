@@ -1,0 +1,62 @@
+"""Recipes: files that are read, checked and make settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparsepgd import options
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.threat import Budget
+from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
+from sparsepgd.training.settings import settings
+
+FILES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+def test_the_runs_of_the_paper_have_recipes() -> None:
+    names = {file.stem for file in FILES}
+    assert {f"cifar10-{name}" for name in ("plain", "sat", "strades", "strades-sn", "fast-ls")} <= names
+    assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-strades"} <= names
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_recipe_makes_settings(file: Path) -> None:
+    values = read(file)
+    assert {"method", "data", "model", "k"} <= values.keys()
+    assert values["data"] == file.stem.split("-")[0]
+    budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
+    made = settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
+    assert made.epochs == values["epochs"]
+
+
+def test_the_recipe_of_imagenet_trains_with_1200_pixels() -> None:
+    values = read(next(file for file in FILES if file.stem == "imagenet100-strades"))
+    assert values["k"] * values["multi_eps"] == 1200
+    assert (values["epochs"], values["batch"], values["model"]) == (40, 32, "torchvision:resnet34")
+
+
+def test_the_starts_are_made_of_known_words() -> None:
+    for values in STARTS.values():
+        assert assignments([f"{name}={value}" for name, value in values.items()]) == values
+
+
+def test_assignments_are_read_as_toml_with_bare_text_allowed() -> None:
+    words = ["lam=6", "ema=0.995", "nesterov=true", "schedule=one-cycle", "multi_size=[3, 5]"]
+    expected = {"lam": 6, "ema": 0.995, "nesterov": True, "schedule": "one-cycle", "multi_size": (3, 5)}
+    assert assignments(words) == expected
+
+
+def test_a_recipe_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    with pytest.raises(SourceError, match=r"cannot be read: No such file"):
+        read(file)
+    file.write_text("epochs = = 3")
+    with pytest.raises(SourceError, match=r"r.toml is no recipe"):
+        read(file)
+    file.write_text("epoch = 3")
+    with pytest.raises(UnsupportedError, match=r"no use for 'epoch'; known are data, model"):
+        read(file)
+    with pytest.raises(UnsupportedError, match=r"use NAME=VALUE"):
+        assignments(["lam"])

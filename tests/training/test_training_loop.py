@@ -1,0 +1,126 @@
+"""The loop: no look inside an epoch, back to the last good state after NaN, the same curves whatever interrupts it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from conftest import NoLook
+from sparsepgd.errors import SparsePGDError, TrainingWarning
+from sparsepgd.training import api
+from sparsepgd.training.data import images
+from sparsepgd.training.loop import Run
+from sparsepgd.training.settings import settings
+from sparsepgd.training.team import Team
+from training.toys import network, quadrants, same_weights
+
+CPU = torch.device("cpu")
+
+
+def prepared(model: nn.Module, method: str = "strades+sn", **options: Any) -> Run:
+    wanted = settings(method, sp.Budget(k=2), {"batch": 16, "steps": 2, "multi_eps": 2, "epochs": 3, **options})
+    return api._run(model, images(quadrants(), wanted, CPU), wanted, None, 4, None, Team(), None)
+
+
+@pytest.mark.parametrize("method", ["strades+sn", "sat", "fast-ls", "plain", "l2"])
+def test_the_host_waits_for_the_device_once_an_epoch(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"steps": 1} if method == "fast-ls" else {}
+    run = prepared(network(), method, soft_from=0.0, ema=0.9, clip=1.0, gradient="alternating", **options)
+    looks = []
+    real = Tensor.tolist
+
+    def counted(self: Tensor) -> Any:
+        looks.append(self)
+        return [0.0, 0.0]
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    with NoLook():
+        run.epoch()
+    monkeypatch.setattr(Tensor, "tolist", real)
+    assert len(looks) == 1
+    assert run.state.iteration == 3
+
+
+class Explosive(nn.Module):
+    """Answers NaN in training mode on some calls, as a network does whose weights have run away."""
+
+    def __init__(self, calls: set[int]) -> None:
+        super().__init__()
+        self.network, self.calls, self.count = network(norm=False), calls, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(x)
+        self.count += self.training
+        return logits * math.nan if self.training and self.count in self.calls else logits
+
+
+def test_after_nan_the_epoch_begins_again_with_half_the_learning_rate() -> None:
+    model = Explosive({5})  # in the second epoch of three batches
+    run = prepared(model, "sat", lr=0.1, schedule="constant")
+    before = []
+    with pytest.warns(TrainingWarning, match=r"the loss was nan in epoch 2: back to its start, and on with 0.5"):
+        run.go_on(lambda: before.append(run.state.epoch))
+    assert before == [1, 2, 3]
+    assert run.state.curves["lr"] == pytest.approx([0.1, 0.05, 0.05])
+    assert all(map(math.isfinite, run.state.curves["loss"]))
+    assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
+    assert run.state.notices[0].startswith("the loss was nan")
+
+
+def test_the_state_after_nan_is_that_before_the_epoch() -> None:
+    run = prepared(Explosive({2}), "sat", ema=0.9)
+    good = {name: value.clone() for name, value in run.state.network.state_dict().items()}
+    kept = api.states.snapshot(run.state)
+    assert math.isnan(run.epoch()["loss"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        run.take_back(kept, math.nan)
+    assert (run.state.iteration, run.state.epoch) == (0, 0)
+    assert all(torch.equal(value, good[name]) for name, value in run.state.network.state_dict().items())
+    assert all(bool(value.isfinite().all()) for value in run.state.average)
+
+
+def test_a_run_that_always_breaks_is_given_up_with_a_word_of_advice() -> None:
+    run = prepared(Explosive(set(range(1000))), "sat")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        with pytest.raises(SparsePGDError, match=r"the loss is nan in epoch 1, also with 0.125 .* use a lower lr"):
+            run.go_on(lambda: None)
+
+
+def test_what_is_not_watched_in_every_epoch_keeps_its_last_value() -> None:
+    run = prepared(network(), "plain", watch_every=2, epochs=5)
+    run.go_on(lambda: None)
+    assert {len(values) for values in run.state.curves.values()} == {5}
+    clean = run.state.curves["clean"]
+    assert clean[0] == clean[1] == clean[2]
+    assert clean[3] == clean[1] or clean[3] >= 0
+
+
+def test_the_average_is_lent_to_the_network_and_taken_away_again() -> None:
+    run = prepared(network(), "plain", ema=0.99)
+    run.epoch()
+    before = network()
+    before.load_state_dict(run.state.network.state_dict())
+    with run.state.averaged():
+        assert not same_weights(run.state.network, before)
+        assert all(torch.equal(a, b) for a, b in zip(run.state.live, run.state.average, strict=True))
+    assert same_weights(run.state.network, before)
+
+
+def test_soft_targets_begin_when_they_are_told_to() -> None:
+    run = prepared(network(), "sat+s", epochs=4, soft_from=0.5)
+    assert run.state.targets is not None
+    written = []
+    run.go_on(lambda: written.append(int((run.state.targets.t.sum(1) > 0).sum())))  # type: ignore[union-attr]
+    assert written[:2] == [0, 0]
+    assert written[2] == 48  # three batches of sixteen
+    assert written[3] >= 48
+    sums = run.state.targets.t.sum(1)
+    torch.testing.assert_close(sums[sums > 0], torch.ones(written[3]))
