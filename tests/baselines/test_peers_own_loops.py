@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.filterwarnings("ig
 N = 6
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # afresh for each: others leave the model in other modes
 def plain() -> tuple[nn.Module, Tensor, Tensor]:
     x, y = zoo.bundled_images(N)
     return zoo.load("small-plain").eval(), x, y

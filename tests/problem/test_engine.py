@@ -17,6 +17,7 @@ from sparsepgd.problem.oracle import Oracle
 
 X = images(12)
 ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)
+NET = SmallConvNet()
 CUDA = torch.device("cuda")
 
 
@@ -104,17 +105,18 @@ def test_an_error_of_the_model_itself_is_the_callers_also_when_compiled() -> Non
 
 
 def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_code_is_compiled_where_it_pays() -> None:
-    short, long = (Engine().decided(X, CUDA, evaluations) for evaluations in (1000, 1_000_000))
+    short, long = (Engine().decided(NET, X, CUDA, evaluations) for evaluations in (1000, 1_000_000))
     assert (short.precision, short.compile, short.graphs) == ("bf16", False, True)
     assert long.compile is True
-    assert Engine().decided(X, CUDA, 1_000_000, gradient=False).precision == "fp16"
-    asked = Engine("tf32", False, False).decided(X, CUDA, 1_000_000)
+    assert Engine().decided(NET, X, CUDA, 1_000_000, gradient=False).precision == "fp16"
+    asked = Engine("tf32", False, False).decided(NET, X, CUDA, 1_000_000)
     assert (asked.precision, asked.compile, asked.graphs) == ("tf32", False, False)
-    assert Engine().decided(X.double(), CUDA, 1_000_000).precision is None
+    assert Engine().decided(NET, X.double(), CUDA, 1_000_000).precision is None
+    assert Engine().decided(NET.forward, X, CUDA, 1000).graphs is False  # who knows what it does
 
 
 def test_on_a_cpu_the_model_runs_as_it_is() -> None:
-    decided = Engine().decided(X, X.device, 10**9)
+    decided = Engine().decided(NET, X, X.device, 10**9)
     assert (decided.precision, decided.compile, decided.graphs) == (None, False, False)
 
 

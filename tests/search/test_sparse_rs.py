@@ -76,7 +76,7 @@ def test_groups_stay_different_and_usable_and_the_host_never_looks(budget: sp.Bu
     allowed, usable = threat.masks(4) or (None, None)
     y, (low, high) = torch.arange(4), threat.box(x, allowed, quantize=False)
     rows = Images(x, y, y, torch.zeros(4), y, y, low, high, usable)
-    attack._moves(threat)  # the tables are made once
+    attack.moves_of(threat)  # the tables are made once
     noise, step, seen = Noise(0), torch.zeros_like(y), []
     with NoLook():
         state = attack.start(threat, rows, noise)
@@ -203,7 +203,7 @@ def test_schedule_of_patches_and_frames() -> None:
 
 def test_single_channels_begin_half_way_after_the_first_single_cell() -> None:
     attack = SparseRS(sp.Budget(k=1, pattern=sp.Patches(5)), 1000)
-    moves: Any = attack._moves(attack.budget.resolve((3, 32, 32)))
+    moves: Any = attack.moves_of(attack.budget.resolve((3, 32, 32)))
     first = moves.sides.tolist().index([1, 1])
     assert first == 6  # tau = 60: sqrt(0.4 / 4) * 5 < 2
     assert moves.channel.tolist().index(True) == first + (1000 - first) // 2

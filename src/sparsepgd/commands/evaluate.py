@@ -115,7 +115,8 @@ def evaluate(
         out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     if out_dir is not None:
         plan.lay_side_by_side(out_dir)
-        out.print(f"page in {out_dir / PAGE}", soft_wrap=True)
+        if plan.pages:
+            out.print(f"page in {out_dir / PAGE}", soft_wrap=True)
         out.print(f"records in {out_dir}", soft_wrap=True)
     if not plan.fresh:
         out.print("this run was finished before and only read; delete the folder to run it again")
@@ -191,9 +192,9 @@ class _Plan:
             raise typer.Exit(1) from None
 
     def draw(self, records: Sequence[Record], places: Sequence[Path | None]) -> None:
-        """A page beside each record; of several workers the first draws."""
+        """A page beside each record; of several workers the first draws. What is no image has none."""
         for record, folder in zip(records, places, strict=True):
-            if folder is not None and record.finished and not out.quiet:
+            if folder is not None and record.finished and not out.quiet and self.images.x.dim() == 4:
                 refresh_page([folder], folder / PAGE)
                 self.pages.append(folder)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparsepgd import options, zoo
 from sparsepgd.commands.common import Device, Quiet, device_named, err, out
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
+from sparsepgd.evaluation.data import NAMES as DATA
 from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.sources import TRAINED, load_data, load_model
 from sparsepgd.threat import Budget
@@ -37,7 +38,7 @@ def train(
     recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings; other options override it.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; add +s, +n, +sn.")] = None,
     model: Annotated[str | None, typer.Option(help=NETWORKS)] = None,
-    data: Annotated[str | None, typer.Option(help="digits, bundled, npz:FILE, folder:DIR; digits if left out.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"{DATA}; digits if left out.")] = None,
     k: Annotated[int | None, typer.Option(help="Pixels, or groups of the pattern, to withstand.")] = None,
     pattern: Annotated[str | None, typer.Option(help=options.PATTERNS)] = None,
     eps: Annotated[str | None, typer.Option(help="Largest change of a value, e.g. 8/255; 1 is free.")] = None,

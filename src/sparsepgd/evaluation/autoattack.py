@@ -20,6 +20,7 @@ from sparsepgd.evaluation.identity import digest
 from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits
+from sparsepgd.problem.shapes import shape_of
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
 from sparsepgd.threat import Budget, Pattern, Pixels
 
@@ -180,7 +181,7 @@ class AutoAttack:
         masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
         return {
             "k": budget.k,
-            "pattern": f"{budget.pattern!r} {digest(budget.pattern.kernel(x.shape[2], x.shape[3]))[:16]}",
+            "pattern": f"{budget.pattern!r} {digest(*budget.resolve(shape_of(x)).incidence)[:16]}",
             "eps": budget.eps,
             "seed": self.seed,
             "attacks": members,

@@ -16,6 +16,7 @@ from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result
 from sparsepgd.problem.checks import check_images
 from sparsepgd.problem.oracle import Model
+from sparsepgd.problem.shapes import shape_of
 from sparsepgd.search.ensemble import Member, for_rows, merge, rebudget
 from sparsepgd.threat import Budget
 
@@ -135,7 +136,7 @@ def smallest_k(
     odd multiples of its half on whichever side each image is on, and so on.
     """
     check_images(x)
-    ladder = _ladder(ks, getattr(attack, "budget", None), (x.shape[1], x.shape[2], x.shape[3]))
+    ladder = _ladder(ks, getattr(attack, "budget", None), shape_of(x))
     options = {"seed": seed, "logits": logits, "batch_size": batch_size}
     numbers = torch.arange(len(x), device=x.device) if index is None else index.to(x.device)
     search = _Bisection(ladder, x.detach().clone())

@@ -29,6 +29,7 @@ from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
+from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
 from sparsepgd.problem.verify import verify
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
@@ -64,7 +65,7 @@ def run(
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
     `about`: the names of the classes and the command line, for readers of the record.
     """
-    check_images(data[0], bool(getattr(attack, "quantize", False)))
+    check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
     x, y = data[0].detach(), check_labels(data[1], data[0])
     size = chunk_size(x, chunk, workers.world)
     task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
@@ -113,8 +114,9 @@ def recheck(
         return 0
     rules = budget or identity.budget_of(record.configuration["attack"], allowed)
     with borrowed(model, x.device):
-        oracle, true = Oracle(model, Untargeted()), y[fooled]
-        verdict = verify(oracle, rules, x[fooled], x_adv[fooled], true, true, quantize=quantize, batch_size=batch_size)
+        oracle = Oracle(with_own_shape(model, x) if viewable(x, rules) else model, Untargeted())
+        before, after = (seen_as_images(images[fooled], rules) for images in (x, x_adv))
+        verdict = verify(oracle, rules, before, after, y[fooled], y[fooled], quantize=quantize, batch_size=batch_size)
     return int(verdict.reached.sum())
 
 

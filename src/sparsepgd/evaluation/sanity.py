@@ -5,6 +5,7 @@ None of them stops a run: each gives at most one notice, which is printed under 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
+from sparsepgd.problem.shapes import shape_of
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -38,7 +40,7 @@ class Examination:
 
 def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> Examination:
     """Before a run: a few forward passes and one gradient. x and y must have passed problem.checks."""
-    size = min(batch_size or SAMPLE, max(8, ENTRIES // (x.shape[2] * x.shape[3])))
+    size = min(batch_size or SAMPLE, max(8, ENTRIES // math.prod(shape_of(x)[1:])))
     notices = [*_range(x), *_mode(model)]
     device = working_device(model, x)
     sample, true = x[:SAMPLE].to(device), y[:SAMPLE].to(device)

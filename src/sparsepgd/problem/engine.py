@@ -62,8 +62,9 @@ class Engine:
         """Of the loss before its gradient is taken, so that small ones do not vanish."""
         return 1024.0 if self.precision == "fp16" else 1.0
 
-    def decided(self, x: Tensor, device: torch.device, evaluations: int, gradient: bool = True) -> Engine:
-        """The engine with nothing left open, for so many evaluations of images like x."""
+    def decided(self, model: Any, x: Tensor, device: torch.device, evaluations: int, gradient: bool = True) -> Engine:
+        """The engine with nothing left open, for so many evaluations of images like x. What a function that is no
+        module does inside is not known, so that it is not recorded unless asked for."""
         gpu, single = device.type == "cuda", x.dtype == torch.float32
         work = evaluations * x[0].numel() / (3 * 32 * 32) if len(x) else 0
         precision, compiled, graphs = self.precision, self.compile, self.graphs
@@ -72,7 +73,7 @@ class Engine:
         if compiled is None:
             compiled = gpu and single and work >= WORTH_COMPILING
         if graphs is None:
-            graphs = gpu
+            graphs = isinstance(model, nn.Module)
         return Engine(precision, compiled, graphs and gpu, self.backend, self.meter)
 
     @contextmanager

@@ -38,6 +38,11 @@ def viewable(x: Any, budget: Budget | None) -> bool:
     return isinstance(x, Tensor) and x.dim() not in (0, 1, 4) and budget is not None and budget.pattern.any_shape
 
 
+def seen_as_images(x: Tensor, budget: Budget | None) -> Tensor:
+    """x itself, or as images where that is allowed."""
+    return as_images(x) if viewable(x, budget) else x
+
+
 def as_images(x: Tensor) -> Tensor:
     """(B, F) -> (B, 1, 1, F); (B, C, L, ...) -> (B, C, 1, L * ...)."""
     if x.dim() == 2:

@@ -51,7 +51,7 @@ class Stepwise(Attack, Generic[S]):
     def search(self, task: Task) -> Found:
         oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
         work = len(waiting.x) * self.evaluations
-        engine = task.engine.decided(waiting.x, device, work, self.needs_gradient)
+        engine = task.engine.decided(oracle.model, waiting.x, device, work, self.needs_gradient)
         with engine.running(oracle.model, device) as model:
             best = run(
                 self.for_call(task.noise).with_tables(threat),

@@ -108,6 +108,11 @@ class Threat:
         return self.kernel.numel() == 1 and self.tables is None
 
     @property
+    def incidence(self) -> tuple[Tensor, ...]:
+        """What tells one pattern from another: the kernel (kh, kw), or the table of index sets."""
+        return (self.kernel[0, 0],) if self.tables is None else (self.tables.members,)
+
+    @property
     def lanes(self) -> int:
         """In how many channels a cell of a group changes: all of them, or 1 where entries count alone."""
         pattern = self.budget.pattern

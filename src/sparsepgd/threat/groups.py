@@ -32,6 +32,7 @@ class Groups(Pattern):
     sets: tuple[tuple[int, ...], ...]
     features: bool = False
 
+    structured: ClassVar[bool] = False  # the defaults for patches are made for 10,000 steps (docs/sources.md)
     unit: ClassVar[str] = "groups"
     any_shape: ClassVar[bool] = True
 

@@ -1,0 +1,74 @@
+"""`spgd evaluate` on models and data of a user's own: what is shown before the run, what the record says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from sparsepgd import zoo
+from sparsepgd.cli import app
+from sparsepgd.errors import PatternError, SourceError, UnsupportedError
+from sparsepgd.evaluation.pictures import save_image
+
+
+def spgd(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_weights_in_a_file_and_a_folder_of_pictures(tmp_path: Path) -> None:
+    save_file(
+        {k: v.contiguous() for k, v in zoo.load("small-plain").state_dict().items()}, tmp_path / "mine.safetensors"
+    )
+    x, y = zoo.bundled_images(40)
+    for number, (image, label) in enumerate(zip(x, y.tolist(), strict=True)):
+        folder = tmp_path / "pictures" / zoo.CIFAR10_CLASSES[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        save_image(image, folder / f"{number:02d}.png")
+    model = ("--model", "small_preact_resnet", "--weights", tmp_path / "mine.safetensors")
+    data = ("--data", f"folder:{tmp_path / 'pictures'}", "-n", 20, "--choose", "balanced", "--size", 32)
+    said = spgd("evaluate", *model, *data, "--k", 5, "--steps", 3, "--out", tmp_path / "run", "-q")
+    assert "small_preact_resnet:mine: input 32x32; normalised inside the network" in said
+    assert "20 of 3x32x32, labels 0 to 9, 10 classes" in said
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["about"]["class_names"] == list(zoo.CIFAR10_CLASSES)
+    assert record["clean_accuracy"] > 0.6, "the labels are those of the pictures"
+    assert "reported successes hold" in spgd("verify", tmp_path / "run", *model)
+
+
+def test_features_and_groups_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "import torch\ndef net():\n    model = torch.nn.Linear(6, 2, bias=False).eval()\n"
+        "    model.weight.data = torch.tensor([[0.0] * 6, [1.0, 1, -2, 1, 1, -1]])\n    return model\n"
+    )
+    x = np.random.default_rng(0).random((9, 6), np.float32)
+    y = (x @ np.array([1.0, 1, -2, 1, 1, -1], np.float32) > 0).astype(np.int64)
+    np.savez(tmp_path / "d.npz", x=x, y=y, class_names=np.array(["low", "high"]))
+    (tmp_path / "groups.json").write_text("[[0, 1], [2, 3], [4, 5]]")
+    words = ("--model", f"{tmp_path / 'm.py'}:net", "--data", f"npz:{tmp_path / 'd.npz'}", "--out", tmp_path / "run")
+    said = spgd("evaluate", *words, "--pattern", f"groups:{tmp_path / 'groups.json'}", "--k", 1, "--steps", 20, "-q")
+    assert "9 of 6, labels 0 to 1, 2 classes" in said
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["configuration"]["attack"]["budget"]["pattern"]["sets"] == [[0, 1], [2, 3], [4, 5]]
+    assert any(row["fooled"] for row in record["rows"])
+    assert not (tmp_path / "run" / "report.html").exists(), "there is nothing to be seen"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (("--choose", "last"), UnsupportedError, "choose 'last'; use first or balanced"),
+        (("--model", "resnet18"), SourceError, "resnet18 is a network without weights"),
+        (("--model", "zoo:small-plain", "--normalise", "x"), UnsupportedError, "normalise 'x'; use none, imagenet"),
+        (("--pattern", "groups:nowhere.json"), PatternError, "groups of 'nowhere.json': .*expected JSON"),
+    ],
+)
+def test_wrong_words_are_refused(words: tuple[str, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        CliRunner().invoke(app, ["evaluate", "--no-save", *words], catch_exceptions=False)

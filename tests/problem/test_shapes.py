@@ -1,0 +1,58 @@
+"""Inputs without rows and columns: how they are seen as images, and a recorded run on them that can be verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sparsepgd as sp
+from sparsepgd.errors import ShapeError
+from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.identity import budget_of
+from sparsepgd.problem.shapes import as_images, shape_of, viewable
+
+GROUPS = sp.Groups([[0, 1, 2], [3, 4], [5, 6, 7]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"), [((8,), (1, 1, 8)), ((3, 8), (3, 1, 8)), ((2, 4, 3, 5), (2, 1, 60)), ((2, 3, 4), (2, 3, 4))]
+)
+def test_the_shape_of_what_stands_for_an_image(shape: tuple[int, ...], seen: tuple[int, ...]) -> None:
+    x = torch.rand(2, *shape)
+    assert shape_of(x) == seen
+    if len(shape) != 3:
+        assert torch.equal(as_images(x).flatten(1), x.flatten(1)), "entries keep their order"
+
+
+def test_only_batches_that_are_no_images_are_viewed() -> None:
+    budget, images = sp.Budget(k=1, pattern=GROUPS), torch.rand(2, 3, 4, 4)
+    assert viewable(images.flatten(1), budget)
+    assert not viewable(images, budget)
+    assert not viewable(images[0, 0, 0], budget)
+    assert not viewable(images.flatten(1), sp.Budget(k=1))
+
+
+def test_an_empty_batch_of_features_has_an_empty_result() -> None:
+    result = sp.SparsePGD(sp.Budget(k=1, pattern=GROUPS), 5)(
+        nn.Linear(8, 2), torch.rand(0, 8), torch.zeros(0, dtype=torch.int64)
+    )
+    assert result.x_adv.shape == (0, 8)
+
+
+def test_a_recorded_run_on_features_is_resumed_and_verified(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), torch.rand(12, 8)
+    y = model(x).argmax(1)
+    attack = sp.SparsePGD(sp.Budget(k=2, pattern=GROUPS), 30)
+    record = runs.run(tmp_path / "run", attack, model, (x, y), chunk=5)
+    fooled = sum(row.fooled for row in record.rows)
+    assert fooled > 0
+    assert record.rows == runs.run(tmp_path / "run", attack, model, (x, y), chunk=5).rows
+    assert runs.recheck(tmp_path / "run", model) == fooled
+    assert runs.recheck(tmp_path / "run", model, budget=sp.Budget(k=2, pattern=sp.Groups([[0]]))) == 0
+    assert budget_of(record.configuration["attack"], None).pattern == GROUPS
+    with pytest.raises(ShapeError, match=r"images of shape \(12, 8\)"):
+        runs.run(None, sp.SparsePGD(sp.Budget(k=2), 3), model, (x, y))
