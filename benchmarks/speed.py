@@ -146,11 +146,18 @@ def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dic
     }
 
 
+def command(args: argparse.Namespace) -> str:
+    """The command line; of files only their names, but for the record itself."""
+    files = {str(file): file.name for file in (*args.weights, args.data, args.official) if file is not None}
+    files[str(args.out)] = f"benchmarks/results/{args.out.name}"
+    return shlex.join(["python", "benchmarks/speed.py", *(files.get(word, word) for word in sys.argv[1:])])
+
+
 def main() -> None:
     args = arguments()
     model, x, y = load(args)
     record = {
-        "command": shlex.join(["python", "benchmarks/speed.py", *sys.argv[1:]]),
+        "command": command(args),
         "model": args.model,
         "hardware": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
         "torch": torch.__version__,
