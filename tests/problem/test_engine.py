@@ -137,3 +137,38 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss() -> None:
     torch.testing.assert_close(plain.gradient, scaled.gradient)
     assert torch.equal(plain.loss, scaled.loss)
     assert {Engine(precision).scale for precision in PRECISIONS} == {1.0, 1024.0}  # type: ignore[arg-type]
+
+
+class Loud(nn.Module):
+    """Its logits are beyond what fp16 can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.last = SmallConvNet(), nn.Linear(5, 5)
+        nn.init.eye_(self.last.weight)
+        self.last.weight.data.mul_(1e6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.net(x))
+        return out
+
+
+@pytest.mark.parametrize(("model", "expected"), [(Loud(), "bf16"), (SmallConvNet(), "fp16")], ids=["loud", "ordinary"])
+def test_a_model_beyond_the_range_of_fp16_gets_bf16_unless_fp16_was_asked_for(
+    model: nn.Module, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[object] = []
+    running = Engine.running
+
+    def watched(self: Engine, *args: object) -> object:
+        used.append(self.precision)
+        return running(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
+    monkeypatch.setattr(Engine, "running", watched)
+    y = labelled(model, X)
+    sp.SparseRS(sp.Budget(k=2), 3)(model, X, y)
+    assert used == ["fp16", expected]
+    used.clear()
+    sp.SparseRS(sp.Budget(k=2), 3)(model, X, y, engine=Engine("fp16"))
+    assert used == ["fp16"]

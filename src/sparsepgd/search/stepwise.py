@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.oracle import Evaluation, Model, Oracle, borrowed
 from sparsepgd.search.attack import Attack, Found, Task, queue
@@ -20,6 +21,8 @@ from sparsepgd.search.table import run
 from sparsepgd.threat import Threat
 
 S = TypeVar("S")
+
+SAMPLE = 32  # images that show whether half precision will do
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,7 @@ class Stepwise(Attack, Generic[S]):
 
     def search(self, task: Task) -> Found:
         oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
-        work = len(waiting.x) * self.evaluations
-        engine = task.engine.decided(oracle.model, waiting.x, device, work, self.needs_gradient)
+        engine = self._engine(task)
         with engine.running(oracle.model, device) as model:
             best = run(
                 self.for_call(task.noise).with_tables(threat),
@@ -67,6 +69,17 @@ class Stepwise(Attack, Generic[S]):
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         return Found(best.x_adv, best.loss, steps, tried, tried if self.needs_gradient else torch.zeros_like(tried))
+
+    def _engine(self, task: Task) -> Engine:
+        """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
+        oracle, x, device = task.oracle, task.waiting.x, task.threat.kernel.device
+        engine = task.engine.decided(oracle.model, x, device, len(x) * self.evaluations, self.needs_gradient)
+        if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
+            return engine
+        plain = dataclasses.replace(engine, compile=False)
+        with plain.running(oracle.model, device) as model, torch.no_grad():
+            finite = dataclasses.replace(oracle, model=model).logits(x[:SAMPLE].to(device)).isfinite().all()
+        return engine if bool(finite) else dataclasses.replace(engine, precision="bf16")
 
     def perturb(
         self,
