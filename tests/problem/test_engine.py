@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import EngineWarning, UnsupportedError
-from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, channels_last
+from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine
 from sparsepgd.problem.oracle import Oracle
 
 X = images(12)
@@ -120,14 +120,36 @@ def test_on_a_cpu_the_model_runs_as_it_is() -> None:
     assert (decided.precision, decided.compile, decided.graphs) == (None, False, False)
 
 
-def test_weights_lie_as_they_were_after_a_run_with_channels_last() -> None:
+def test_kernels_have_channels_last_during_a_run_and_lie_as_they_were_after_it() -> None:
     model = SmallConvNet()
     before = [(p.data_ptr(), p.stride()) for p in model.parameters()]
-    with channels_last(model):
+    with Engine().running(model, X.device):
         kernels = [p for p in model.parameters() if p.dim() == 4]
         assert kernels
         assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
     assert [(p.data_ptr(), p.stride()) for p in model.parameters()] == before
+
+
+class Flattening(nn.Module):
+    """As many have it: a view of the maps, which channels last do not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Linear(400, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x).relu().view(len(x), -1))
+        return out
+
+
+@pytest.mark.parametrize("engine", [Engine(), Engine("bf16"), compiled()], ids=["plain", "bf16", "compiled"])
+def test_a_model_that_views_its_maps_runs_all_the_same(engine: Engine) -> None:
+    torch._dynamo.reset()
+    model = Flattening()
+    before = [p.stride() for p in model.parameters()]
+    result = ATTACK(model, X, labelled(model, X), engine=engine)
+    assert len(result) == len(X)
+    assert [p.stride() for p in model.parameters()] == before
 
 
 def test_a_scaled_loss_gives_the_gradient_of_the_loss() -> None:

@@ -77,36 +77,62 @@ class Engine:
         return Engine(precision, compiled, graphs and gpu, self.backend, self.meter)
 
     @contextmanager
-    def running(self, model: Any, device: torch.device) -> Iterator[Any]:
+    def running(self, model: Any, device: torch.device) -> Iterator[Running]:
         """Lends a callable like the model that runs as decided. Within, TF32 is as the precision says."""
-        layout = channels_last(model) if device.type == "cuda" and self.precision in HALF else nullcontext()
         strict = full_precision() if self.precision == "fp32" else tf32() if self.precision else nullcontext()
         # every model of a class counts against the limit of that class, after which torch falls back silently
         many = torch._dynamo.config.patch(recompile_limit=64) if self.compile else nullcontext()
-        with layout, strict, many:
-            yield Running(model, self, device)
+        run = Running(model, self, device)
+        try:
+            with strict, many, warnings.catch_warnings():
+                # the compiler looks at the gradient of its inputs, which here is none of its business
+                warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+                yield run
+        finally:
+            run.as_it_was()
 
 
-@dataclass(eq=False)
 class Running:
-    """The model under an engine."""
+    """The model under an engine: with channels last, as convolutions like it, unless the model does not."""
 
-    model: Any
-    engine: Engine
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        able = isinstance(self.model, nn.Module) and not hasattr(self.model, "_orig_mod")  # or compiled already
-        self.call = Compiled(self.model, self.engine.backend) if self.engine.compile and able else self.model
+    def __init__(self, model: Any, engine: Engine, device: torch.device) -> None:
+        self.model, self.engine, self.device = model, engine, device
+        able = isinstance(model, nn.Module) and not hasattr(model, "_orig_mod")  # or compiled already
+        self.call = Compiled(model, engine.backend) if engine.compile and able else model
+        self.half = HALF.get(engine.precision or "")
+        self.shown = False
+        parameters = model.parameters() if isinstance(model, nn.Module) else ()
+        self.kernels = [(one, one.data) for one in parameters if one.dim() == 4]  # with their data as they were
+        for kernel, data in self.kernels:
+            kernel.data = data.contiguous(memory_format=torch.channels_last)
 
     def __call__(self, x: Tensor) -> Any:
-        half = HALF.get(self.engine.precision or "")
-        if half is None:
+        """The first call shows whether the model takes channels last: it may want a view of contiguous maps."""
+        if not self.kernels or x.dim() != 4:
+            return self._cast(x)
+        laid = x.contiguous(memory_format=torch.channels_last)
+        if self.shown:
+            return self._cast(laid)
+        self.shown = True
+        try:
+            return self._cast(laid)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # an error of its own comes again
+            self.as_it_was()
+            return self._cast(x)
+
+    def _cast(self, x: Tensor) -> Any:
+        if self.half is None:
             return self.call(x)
-        if self.device.type == "cuda" and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, half, cache_enabled=False):
+        with torch.autocast(self.device.type, self.half, cache_enabled=False):
             return self.call(x)
+
+    def as_it_was(self) -> None:
+        """The kernels of the convolutions as they lay before."""
+        for kernel, data in self.kernels:
+            kernel.data = data
+        self.kernels = []
 
 
 class Compiled:
@@ -133,19 +159,6 @@ class Compiled:
             warn(f"{type(self.model).__name__} cannot be compiled ({first_line(error)})", "compile=False")
             self.compiled = None
             return answer
-
-
-@contextmanager
-def channels_last(model: Any) -> Iterator[None]:
-    """The kernels of convolutions with channels last, as tensor cores like them; afterwards as they were."""
-    before = [(p, p.data) for p in model.parameters() if p.dim() == 4] if isinstance(model, nn.Module) else []
-    try:
-        for parameter, data in before:
-            parameter.data = data.contiguous(memory_format=torch.channels_last)
-        yield
-    finally:
-        for parameter, data in before:
-            parameter.data = data
 
 
 def warn(what: str, instead: str) -> None:
