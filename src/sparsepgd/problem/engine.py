@@ -38,8 +38,8 @@ class Meter:
 
 @dataclass(frozen=True)
 class Engine:
-    """Left out, all is chosen by the device: half precision, channels_last and CUDA graphs on a GPU, and compiled code
-    where the work is long enough to pay for it; elsewhere the model as it is.
+    """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code where the work
+    is long enough to pay for it; elsewhere the model in its own precision. Channels come last everywhere.
 
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. Gradients want the range of bf16; a random
     search compares losses that differ by little and wants the three bits that fp16 has more. ``compile``:
@@ -96,7 +96,7 @@ class Running:
     """The model under an engine: with channels last, as convolutions like it, unless the model does not."""
 
     def __init__(self, model: Any, engine: Engine, device: torch.device) -> None:
-        self.model, self.engine, self.device = model, engine, device
+        self.device = device
         able = isinstance(model, nn.Module) and not hasattr(model, "_orig_mod")  # or compiled already
         self.call = Compiled(model, engine.backend) if engine.compile and able else model
         self.half = HALF.get(engine.precision or "")

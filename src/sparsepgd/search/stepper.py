@@ -27,6 +27,7 @@ class Stepper(Generic[N]):
     meter: Meter
     size: int = 0  # of the batch
     warm: int = 0  # steps done with this size
+    again: bool = False  # whether another size was recorded before, so that one step will do to warm up
     static: N | None = None  # the slots that the graph reads and writes
     graph: Any = None
 
@@ -40,7 +41,7 @@ class Stepper(Generic[N]):
             self.forget()
             self.size, self.warm = len(first), 0
         if self.static is None:
-            cold = min(steps, max((1 if self.meter.recorded else WARM) - self.warm, 0))
+            cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
             if not steps or not self._record(now):
                 return self._eager(now, steps)
@@ -70,7 +71,7 @@ class Stepper(Generic[N]):
         if recorded is None:
             self.graphs = False
             return False
-        self.static, self.graph = static, recorded[0]
+        self.static, self.graph, self.again = static, recorded[0], True
         self.meter.recorded += 1
         return True
 
