@@ -43,10 +43,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rs-seeds", type=int, default=3, help="of Sparse-RS, which takes long in the authors' code")
+    parser.add_argument("--official-seeds", type=int, default=3, help="fewer, because the authors' code takes long")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", help="left out: fp16 on a GPU, as an attack takes by itself")
     parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
+    return args
 
 
 def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
@@ -66,37 +69,33 @@ def show(row: Any) -> None:
     print({name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}, flush=True)
 
 
-def settings(args: argparse.Namespace) -> list[Any]:
-    return [("bf16", True), ("bf16", False)] if args.device == "cuda" else [("fp32", False)]
-
-
 def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     budget, half, seeds = sp.Budget(k=args.k), len(x) // 2, range(args.seeds)
     theirs = rivals.official(args.official, args.k, args.steps, args.queries) if args.official else {}
     full = bench.Bench(model, x, y, budget, args.steps, args.queries, seeds, min(512, len(x)))
-    part = dataclasses.replace(full, x=x[:half], y=y[:half], seeds=range(args.rs_seeds))
-    fast = settings(args)[:1]
-    gradient = {name: rival for name, rival in theirs.items() if "spgd" in name}
+    part = dataclasses.replace(full, x=x[:half], y=y[:half])
+    how: Any = [(args.precision, args.device == "cuda")]
     record = {
-        "spgd": bench.measure(full, fast, gradient, names=bench.ATTACKS[:2], tell=show),
-        "sparse-rs": bench.measure(
-            part, fast, {name: rival for name, rival in theirs.items() if "rs" in name}, names=("sparse-rs",), tell=show
-        ),
+        "spgd": bench.measure(full, how, {}, names=bench.ATTACKS[:2], tell=show),
+        "sparse-rs": bench.measure(part, how, {}, names=("sparse-rs",), tell=show),
     }
-    slower = dataclasses.replace(full, seeds=(0,))
-    record["spgd, not compiled"] = bench.measure(slower, settings(args)[1:2], {}, names=bench.ATTACKS[:1], tell=show)
+    for name, rival in theirs.items():
+        job, into = (part, "sparse-rs") if "rs" in name else (full, "spgd")
+        row = dataclasses.replace(job, seeds=range(args.official_seeds)).theirs(name, rival)
+        show(row)
+        record[into]["attacks"].append(dataclasses.asdict(row))
     return record
 
 
 def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     """Seconds of sPGD, 100 steps, against one quantity at a time; each measured after a warm-up."""
-    precision, compiled = settings(args)[0]
+    compiled = args.device == "cuda"
     rows: list[dict[str, Any]] = []
 
     def timed(what: str, value: int, x: Tensor, y: Tensor, k: int = args.k, batch_size: int | None = None) -> None:
         attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
         for _ in range(2):
-            engine = Engine(precision, compiled, meter=Meter())
+            engine = Engine(args.precision, compiled, meter=Meter())
             if args.device == "cuda":
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
@@ -122,7 +121,7 @@ def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> 
         count = min(len(x), 1000 if side == 32 else 250 if side == 64 else 60)
         larger = F.interpolate(x[:count], side, mode="nearest")
         timed("image side", side, larger, model_says(model, larger))
-    return {"rows": rows, "precision": precision, "compiled": compiled, "steps": 100}
+    return {"rows": rows, "precision": args.precision, "compiled": compiled, "steps": 100}
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -146,6 +147,17 @@ def test_targeted_goals_are_reached_as_stated(name: str, accept: Any) -> None:
     assert bool(result.fooled.any())
 
 
+@pytest.mark.parametrize("name", ATTACKS)
+def test_perturb_for_training_is_the_verified_attack_on_the_whole_batch(name: str) -> None:
+    model, x = SmallConvNet(dtype=torch.float64).train(), images(5, dtype=torch.float64)
+    y = labelled(model.eval(), x)
+    y[3] = (y[3] + 1) % 5  # wrong from the start: comes back as it is
+    attack = ATTACKS[name][0](sp.Budget(k=8))
+    x_adv = attack.perturb(model.train(), x, y, seed=1)
+    assert model.training
+    torch.testing.assert_close(x_adv, attack(model, x, y, seed=1, batch_size=5).x_adv, rtol=0, atol=1e-6)
+
+
 def test_sparse_fool_refuses_targets_with_a_word_on_what_can() -> None:
     model, x = SmallConvNet(), images(2)
     y = labelled(model, x)
@@ -156,7 +168,8 @@ def test_sparse_fool_refuses_targets_with_a_word_on_what_can() -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(3), sp.Shape.heart(5)], ids=repr)
 def test_structured_budgets_are_refused_with_a_word_on_what_can(name: str, pattern: sp.Pattern) -> None:
-    with pytest.raises(UnsupportedError, match=f"the budget counts {pattern.unit}; use Budget.*SparsePGD or SparseRS"):
+    words = re.escape(f"takes a budget of Pixels or Features, not {pattern!r}; for this one use SparsePGD(budget)")
+    with pytest.raises(UnsupportedError, match=words):
         ATTACKS[name][0](sp.Budget(k=1, pattern=pattern))
 
 

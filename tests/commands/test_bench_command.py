@@ -30,7 +30,7 @@ def test_bench_prints_tables_and_writes_record_and_plot(
 
 def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None:
     assert _settings(None, None, on_cpu=True) == [("fp32", False)]
-    assert _settings(None, None, on_cpu=False) == [("tf32", False), ("bf16", False), ("bf16", True)]
+    assert _settings(None, None, on_cpu=False) == [("tf32", False), ("fp16", False), ("fp16", True)]
     assert _settings("fp32, bf16", False, on_cpu=True) == [("fp32", False), ("bf16", False)]
     with pytest.raises(UnsupportedError, match="precision 'fp8'; use one of fp32, tf32, bf16, fp16"):
         _settings("fp8", None, on_cpu=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import EngineWarning, UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine
 from sparsepgd.problem.oracle import Oracle
+from sparsepgd.search.stepwise import Stepwise
 
 X = images(12)
 ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)
@@ -106,9 +108,8 @@ def test_an_error_of_the_model_itself_is_the_callers_also_when_compiled() -> Non
 
 def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_code_is_compiled_where_it_pays() -> None:
     short, long = (Engine().decided(NET, X, CUDA, evaluations) for evaluations in (1000, 1_000_000))
-    assert (short.precision, short.compile, short.graphs) == ("bf16", False, True)
+    assert (short.precision, short.compile, short.graphs) == ("fp16", False, True)
     assert long.compile is True
-    assert Engine().decided(NET, X, CUDA, 1_000_000, gradient=False).precision == "fp16"
     asked = Engine("tf32", False, False).decided(NET, X, CUDA, 1_000_000)
     assert (asked.precision, asked.compile, asked.graphs) == ("tf32", False, False)
     assert Engine().decided(NET, X.double(), CUDA, 1_000_000).precision is None
@@ -175,9 +176,35 @@ class Loud(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(("model", "expected"), [(Loud(), "bf16"), (SmallConvNet(), "fp16")], ids=["loud", "ordinary"])
+class Steep(nn.Module):
+    """Its logits are within the range of fp16, their gradients are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SmallConvNet()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = 300 * self.net(x)
+        return out
+
+
+RANDOM, GRADIENT = sp.SparseRS(sp.Budget(k=2), 3), sp.SparsePGD(sp.Budget(k=2), 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "attack", "expected"),
+    [
+        (SmallConvNet(), RANDOM, "fp16"),
+        (SmallConvNet(), GRADIENT, "fp16"),
+        (Loud(), RANDOM, "bf16"),
+        (Loud(), GRADIENT, "bf16"),
+        (Steep(), RANDOM, "fp16"),
+        (Steep(), GRADIENT, "bf16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_a_model_beyond_the_range_of_fp16_gets_bf16_unless_fp16_was_asked_for(
-    model: nn.Module, expected: str, monkeypatch: pytest.MonkeyPatch
+    model: nn.Module, attack: Stepwise[Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[object] = []
     running = Engine.running
@@ -189,8 +216,8 @@ def test_a_model_beyond_the_range_of_fp16_gets_bf16_unless_fp16_was_asked_for(
     monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
     monkeypatch.setattr(Engine, "running", watched)
     y = labelled(model, X)
-    sp.SparseRS(sp.Budget(k=2), 3)(model, X, y)
-    assert used == ["fp16", expected]
+    attack(model, X, y)
+    assert used == ["fp16", "bf16", expected]  # two looks at a few images, then the search
     used.clear()
-    sp.SparseRS(sp.Budget(k=2), 3)(model, X, y, engine=Engine("fp16"))
+    attack(model, X, y, engine=Engine("fp16"))
     assert used == ["fp16"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -262,6 +263,12 @@ def test_the_model_is_given_back_as_it_was_also_after_an_error() -> None:
         small(attacks=(Failing(),))(model, x, y)
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_it_is_called_like_every_attack() -> None:
+    """Both signatures are written out, for those who read them in an editor; they may not drift apart."""
+    mine, theirs = (inspect.signature(kind.__call__).parameters for kind in (SparseAutoAttack, sp.SparsePGD))
+    assert list(mine.items()) == list(theirs.items())
 
 
 def test_targeted_goals_are_refused_with_advice() -> None:

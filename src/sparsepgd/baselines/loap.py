@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,10 +12,8 @@ from sparsepgd.baselines.places import Placed, chosen, mask
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.goals import Goal, Untargeted
-from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive, queue
+from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -105,32 +102,3 @@ class LOAP(Repeated, Standalone):
             return [state.shifted(threat, images, turn, way.expand(len(state.q), 2)) for way in ways]
         draw = noise.uniform(Stream.PROPOSAL, images.index, step, (1,))[:, 0]
         return [state.shifted(threat, images, turn, ways[(draw * len(ways)).long()])]
-
-    def perturb(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        seed: int = 0,
-        goal: Goal | None = None,
-        index: Tensor | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
-    ) -> Tensor:
-        """Adversarial images for training: one attempt, unchecked, unverified, the whole batch at once.
-
-        With early_stop, images that the model gets wrong come back as they are.
-        """
-        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
-        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
-        with borrowed(model, x.device):
-            with torch.no_grad():
-                clean = oracle.logits(x)
-            waiting = queue(threat, oracle, x.detach(), y, clean, index)
-            right = ((clean.argmax(1) == y) | (not self.early_stop)).nonzero()[:, 0]
-            if not len(right):
-                return x.detach().clone()
-            images = Images.entering(select(waiting, right), threat, self.quantize)
-            zero = torch.zeros_like(images.y)
-            ask = Questions(oracle, images, MOVES["full"] * len(x), zero, zero.clone())
-            return x.detach().index_copy(0, right, self.attack_batch(ask, threat, images, Noise(seed)))

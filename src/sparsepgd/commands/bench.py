@@ -79,14 +79,14 @@ def measure(
 
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
-    """The precisions that are measured; on a GPU compiled code in bf16 is what an attack takes by itself."""
-    names = [word.strip() for word in words.split(",")] if words else ["fp32"] if on_cpu else ["tf32", "bf16"]
+    """The precisions that are measured; on a GPU compiled code in fp16 is what an attack takes by itself."""
+    names = [word.strip() for word in words.split(",")] if words else ["fp32"] if on_cpu else ["tf32", "fp16"]
     unknown = next((name for name in names if name not in PRECISIONS), None)
     if unknown is not None:
         raise UnsupportedError(f"precision {unknown!r}; use one of {', '.join(PRECISIONS)}")
     found: list[tuple[Precision, bool]] = [(name, bool(compiled)) for name in names]  # type: ignore[misc]
-    if compiled is None and not on_cpu and "bf16" in names:
-        found.append(("bf16", True))
+    if compiled is None and not on_cpu and "fp16" in names:
+        found.append(("fp16", True))
     return found
 
 

@@ -41,10 +41,10 @@ class Engine:
     """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code where the work
     is long enough to pay for it; elsewhere the model in its own precision. Channels come last everywhere.
 
-    ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. Gradients want the range of bf16; a random
-    search compares losses that differ by little and wants the three bits that fp16 has more. ``compile``:
-    torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and replayed. What a
-    model does not allow is left out with one warning.
+    ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
+    little, and the three bits that fp16 has more than bf16 make it stronger; a model beyond the range of fp16 gets
+    bf16. ``compile``: torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and
+    replayed. What a model does not allow is left out with one warning.
     """
 
     precision: Precision | None = None
@@ -62,14 +62,14 @@ class Engine:
         """Of the loss before its gradient is taken, so that small ones do not vanish."""
         return 1024.0 if self.precision == "fp16" else 1.0
 
-    def decided(self, model: Any, x: Tensor, device: torch.device, evaluations: int, gradient: bool = True) -> Engine:
+    def decided(self, model: Any, x: Tensor, device: torch.device, evaluations: int) -> Engine:
         """The engine with nothing left open, for so many evaluations of images like x. What a function that is no
         module does inside is not known, so that it is not recorded unless asked for."""
         gpu, single = device.type == "cuda", x.dtype == torch.float32
         work = evaluations * x[0].numel() / (3 * 32 * 32) if len(x) else 0
         precision, compiled, graphs = self.precision, self.compile, self.graphs
         if precision is None and gpu and single:
-            precision = "bf16" if gradient else "fp16"
+            precision = "fp16"
         if compiled is None:
             compiled = gpu and single and work >= WORTH_COMPILING
         if graphs is None:

@@ -78,7 +78,9 @@ class Oracle:
                 )
             loss = self.goal.loss(logits, label, self.loss)
             (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
-        return self._seen(logits.detach(), loss.detach(), y, label, g / self.scale if self.scale != 1 else g)
+            if self.scale != 1:  # what half precision cannot hold is as good as flat
+                g = (g / self.scale).nan_to_num(0.0, 0.0, 0.0)
+        return self._seen(logits.detach(), loss.detach(), y, label, g)
 
     def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""

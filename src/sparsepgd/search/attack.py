@@ -22,7 +22,7 @@ from sparsepgd.problem.result import Result
 from sparsepgd.problem.rows import select
 from sparsepgd.problem.shapes import of_any_shape
 from sparsepgd.problem.verify import verify
-from sparsepgd.search.loop import Progress, Waiting
+from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Threat
 
@@ -81,6 +81,10 @@ class Attack(ABC):
     def search(self, task: Task) -> Found:
         """Look for adversarial images; what is claimed is verified afterwards."""
 
+    @abstractmethod
+    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        """The points (B, C, H, W) found for a batch that stays whole, for training."""
+
     @of_any_shape
     def __call__(
         self,
@@ -123,6 +127,46 @@ class Attack(ABC):
             chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=x.device))
             found = self.search(Task(oracle, threat, chosen, Noise(seed), size, engine or Engine(), progress))
             return self._result(oracle, x, y, waiting.label, clean, rows, found, size)
+
+    def perturb(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        seed: int = 0,
+        goal: Goal | None = None,
+        index: Tensor | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
+        """Adversarial images for training: unchecked, unverified, the whole batch at once.
+
+        With early_stop, images that the model gets wrong come back as they are.
+        """
+        with borrowed(model, x.device):
+            return self.in_borrowed(model, x, y, Noise(seed), goal, index, logits)
+
+    def in_borrowed(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        noise: Noise,
+        goal: Goal | None = None,
+        index: Tensor | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
+        """`perturb` with a model that is borrowed already."""
+        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
+        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
+        with torch.no_grad():
+            clean = oracle.logits(x)
+        images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
+        x_adv = self.swept(oracle, threat, images, noise)
+        if not self.early_stop:
+            return x_adv
+        wrong = clean.argmax(1) != y
+        return torch.where(wrong[:, None, None, None], x, x_adv)
 
     def _result(
         self,

@@ -18,7 +18,9 @@ from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import Attack, Found, Task
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.threat import Features, Pixels, Threat
+from sparsepgd.threat import Threat
+
+TRIALS = 4  # points of an image that the model is asked about at a time when a batch stays whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +132,7 @@ class Standalone(Attack):
 
     def search(self, task: Task) -> Found:
         """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
-        if not isinstance(task.oracle.goal, self.goals):
-            able = " or ".join(f"{goal.__name__}(...)" for goal in self.goals)
-            kind = type(self).__name__
-            goal = type(task.oracle.goal).__name__
-            raise UnsupportedError(f"{kind} has no way to the goal {goal}; use {able}, or SparsePGD(budget)")
+        self._check_goal(task.oracle.goal)
         waiting, parts, fooled = task.waiting, [], 0
         for start in range(0, len(waiting.x), task.batch_size):
             images = Images.entering(select(waiting, slice(start, start + task.batch_size)), task.threat, self.quantize)
@@ -152,6 +150,20 @@ class Standalone(Attack):
             return Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero)
         return Found(*(torch.cat(part).to(waiting.x.device) for part in zip(*parts, strict=True)))
 
+    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        self._check_goal(oracle.goal)
+        zero = torch.zeros_like(images.y)
+        ask = Questions(oracle, images, TRIALS * len(images.x), zero, zero.clone())
+        return self.attack_batch(ask, threat, images, noise)
+
+    def _check_goal(self, goal: Goal) -> None:
+        if not isinstance(goal, self.goals):
+            able = " or ".join(f"{goal.__name__}(...)" for goal in self.goals)
+            kind = type(self).__name__
+            raise UnsupportedError(
+                f"{kind} has no way to the goal {type(goal).__name__}; use {able}, or SparsePGD(budget)"
+            )
+
     def _teller(self, task: Task, before: int, under_way: int, fooled: int) -> Callable[[int], None]:
         """Adds up the points asked for a batch; the host need not look at the device for that."""
         asked = 0
@@ -163,16 +175,6 @@ class Standalone(Attack):
                 task.progress(before * self.evaluations + asked, len(task.waiting.x) * self.evaluations, fooled)
 
         return tell
-
-
-def check_points(attack: Attack) -> None:
-    """For attacks that know single pixels and features, and no other pattern."""
-    pattern = attack.budget.pattern
-    if not isinstance(pattern, Pixels | Features):
-        raise UnsupportedError(
-            f"{type(attack).__name__} changes single points, but the budget counts {pattern.unit}; "
-            "use Budget(k) or Budget(k, pattern=Features()), or SparsePGD or SparseRS for this pattern"
-        )
 
 
 def keep_best(attack: Attack, threat: Threat, images: Images, x: Tensor, score: Tensor) -> Tensor:
