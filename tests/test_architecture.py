@@ -12,6 +12,7 @@ import sparsepgd
 SOURCE = Path(sparsepgd.__file__).parent
 LAYERS = [
     "errors",
+    "extras",
     "threat",
     "problem",
     "search",

@@ -182,7 +182,7 @@ def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = sp.Budget(k=5)
     with pytest.raises(UnsupportedError, match="foolbox:NAME"):
         Outside(budget, "cleverhans:FGSM")
-    with pytest.raises(UnsupportedError, match="counts rows"):
+    with pytest.raises(UnsupportedError, match=r"takes a budget of Pixels or Features, not Rows\(\); .*SparsePGD"):
         Outside(sp.Budget(k=1, pattern=sp.Rows()), noise)
     with pytest.raises(UnsupportedError, match=r"functools\.partial"):
         Outside(budget, noise, {"eps": 1})

@@ -95,5 +95,5 @@ def test_wrong_words_are_named(place: Path) -> None:
         detect(place / "data", model=model, attack="spgd,nothing")
     with pytest.raises(UnsupportedError, match="saa goes on where"):
         detect(place / "data", model=model, attack="saa", budget=["pixel@5"])
-    with pytest.raises(UnsupportedError, match="SAIF changes single points"):
+    with pytest.raises(UnsupportedError, match="SAIF takes a budget of Pixels or Features, not Patches"):
         detect(place / "data", model=model, attack="saif", budget=["patch:4@5"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from conftest import images
 from sparsepgd.detection import Prediction, Target, TorchvisionDetector, mean_average_precision, mean_iou
-from sparsepgd.detection.metrics import predictions_of
+from sparsepgd.detection.metrics import BACKENDS, predictions_of
 from sparsepgd.errors import InputError, MissingPackageError
 
 
@@ -80,9 +81,11 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'sparsepgd\[detection\]'"):
         mean_average_precision([right(targets(1)[0])], targets(1))
-    monkeypatch.setitem(sys.modules, "torchmetrics", importlib.util)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingPackageError, match="needs pycocotools or faster_coco_eval"):
+    monkeypatch.setitem(sys.modules, "torchmetrics", ModuleType("torchmetrics"))
+    monkeypatch.setitem(sys.modules, "torchmetrics.detection", Mock())
+    for name in BACKENDS:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPackageError, match="mAP needs pycocotools"):
         mean_average_precision([right(targets(1)[0])], targets(1))
 
 

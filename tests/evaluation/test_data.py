@@ -15,10 +15,10 @@ from PIL import Image
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import MissingPackageError, SourceError, UnsupportedError
 from sparsepgd.evaluation.class_names import GTSRB
 from sparsepgd.evaluation.pictures import Framing
-from sparsepgd.evaluation.sources import load_data
+from sparsepgd.evaluation.sources import Data, load_data
 
 REAL = Path(os.environ.get("SPARSEPGD_DATA", "nowhere"))
 needs_real = pytest.mark.skipif(
@@ -310,7 +310,9 @@ def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
 
 def test_hugging_face_without_its_library_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(SourceError, match=r"hf:mnist needs datasets; pip install 'sparsepgd\[hf\]'"):
+    with pytest.raises(
+        MissingPackageError, match=r"hf:mnist needs datasets, which is not installed; pip install 'sparsepgd\[hf\]'"
+    ):
         load_data("hf:mnist")
 
 
@@ -340,3 +342,15 @@ def test_real_imagenet_pictures_by_their_list() -> None:
     assert data.x.shape == (12, 3, 224, 224)
     with file.open() as lines:
         assert data.y.tolist() == [int(line["imagenet_class_0based"]) for line in csv.DictReader(lines)][:12]
+
+
+def test_classes_are_called_as_the_data_call_them_unless_by_numbers() -> None:
+    x, y, model = torch.zeros(3, 3, 4, 4), torch.tensor([0, 1, 2]), ("tench", "shark", "ray", "cock")
+    assert Data(x, y).names_for(model) == model
+    assert Data(x, y, ("0", "1", "2")).names_for(model) == model
+    assert Data(x, y, ("0", "1", "2")).names_for(()) == ("0", "1", "2")
+    assert Data(x, y, ("a", "b", "c")).names_for(model) == ("a", "b", "c", "cock")
+    assert Data(x, y, ("Tench", "shark", "ray", "hen")).disagreement(model) is None  # hen does not occur
+    assert Data(x, y, ("00", "01", "02")).disagreement(model) is None
+    words = Data(x, y, ("1", "10", "2")).disagreement(model)  # folders in the order of their names
+    assert "class 0 is '1' in the data and 'tench'" in str(words)

@@ -12,7 +12,7 @@ from torch import nn
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.errors import NoGradientError, SourceError, UnsupportedError
+from sparsepgd.errors import MissingPackageError, NoGradientError, SourceError, UnsupportedError
 from sparsepgd.evaluation.pictures import Framing
 from sparsepgd.evaluation.sources import load_model
 from sparsepgd.zoo.normalise import Normalisation, parse
@@ -46,6 +46,7 @@ def test_zoo_models_come_with_class_names_and_what_is_shown_before_a_run() -> No
     assert source.class_name(3) == "cat"
     assert source.class_name(12) == "class 12"
     assert source.about == "small-plain: input 32x32; normalised inside the network; 10 classes"
+    assert load_model("small-plain").about == source.about  # without zoo: in front
 
 
 def test_a_factory_in_a_file_makes_the_model(tmp_path: Path) -> None:
@@ -73,8 +74,8 @@ def test_a_factory_may_say_more_and_its_normalisation_is_put_around_the_model(tm
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("small-plain", "use zoo:NAME"),
-        ("zoo:nothing", "no model 'nothing'; use one of: small-plain"),
+        ("nothing", "no model 'nothing'; use zoo:NAME"),
+        ("zoo:nothing", "no model 'nothing'; use one of: .*small-plain"),
         ("nowhere.py:f", "no file 'nowhere.py'"),
         ("nowhere.pt2", "no file 'nowhere.pt2'; use one that torch.export.save has written"),
         ("nowhere.pth", "no file 'nowhere.pth'"),
@@ -90,8 +91,9 @@ def test_unknown_models_are_refused(name: str, message: str) -> None:
 
 
 def test_weights_beside_a_model_that_has_its_own_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="zoo:small-plain has weights of its own"):
-        load_model("zoo:small-plain", weights=tmp_path / "w.pt")
+    for name in ("zoo:small-plain", "small-plain"):
+        with pytest.raises(SourceError, match=f"{name} has weights of its own"):
+            load_model(name, weights=tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
@@ -179,7 +181,10 @@ def test_a_missing_package_is_named_with_its_pip_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"{module}.utils", raising=False)
-    with pytest.raises(SourceError, match=rf"needs {module}.*; pip install 'sparsepgd\[{extra}\]'"):
+    with pytest.raises(
+        MissingPackageError,
+        match=rf"{name}'? needs {module}, which is not installed; pip install 'sparsepgd\[{extra}\]'",
+    ):
         load_model(name)
 
 

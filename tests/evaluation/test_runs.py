@@ -20,7 +20,8 @@ from sparsepgd.errors import RangeError, SourceError, SparsePGDError, Unsupporte
 from sparsepgd.evaluation import chunks, runs
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial
-from sparsepgd.evaluation.records import Record
+from sparsepgd.evaluation.records import About, Record
+from sparsepgd.evaluation.sources import Data
 from sparsepgd.search.ensemble import SparseAutoAttack
 
 ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=15)
@@ -67,6 +68,13 @@ def test_the_record_holds_what_the_attack_found(undisturbed: Path) -> None:
     tensors = load_adversarial(undisturbed)
     assert torch.equal(tensors["y"], y)
     assert (tensors["x_adv"] - result.x_adv).abs().max() < 1e-6
+
+
+def test_names_of_classes_come_with_the_data() -> None:
+    model, (x, y) = problem(2)
+    named = runs.run(None, ATTACK, model, Data(x, y, ("one", "two")))
+    assert named.about.class_names == ("one", "two")
+    assert runs.run(None, ATTACK, model, (x, y)).about == About()
 
 
 def test_without_a_folder_nothing_is_written_and_the_numbers_are_the_same(undisturbed: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsepgd as sp
-from sparsepgd.errors import LabelError, ModelError, RangeError, SourceError, UnsupportedError
+from sparsepgd.errors import LabelError, MissingPackageError, ModelError, RangeError, SourceError, UnsupportedError
 from sparsepgd.training import METHODS, records
 from training.toys import network, quadrants, same_weights
 
@@ -220,6 +220,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
 
 
 def test_tensorboard_that_is_missing_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UnsupportedError, match="pip install tensorboard"):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(MissingPackageError, match=r"pip install 'sparsepgd\[tensorboard\]'"):
         sp.train(network(), quadrants(), "plain", out=tmp_path, tensorboard=True)

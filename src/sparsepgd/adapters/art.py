@@ -9,19 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsepgd.adapters.extras import missing
 from sparsepgd.adapters.ours import Range, View, attacked, unknown
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.extras import needs
 from sparsepgd.search.ensemble import Member, rebudget
 from sparsepgd.threat import Budget
 
-try:
+with needs("the adapter for art"):
     from art.attacks.attack import EvasionAttack
     from art.estimators.classification import PyTorchClassifier
     from art.estimators.classification.classifier import ClassifierMixin
     from art.estimators.estimator import BaseEstimator
-except ModuleNotFoundError:
-    raise missing("art") from None
 
 Array = Any  # of numpy; ART states no types of entries
 

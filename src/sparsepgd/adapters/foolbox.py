@@ -7,20 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsepgd.adapters.extras import missing
 from sparsepgd.adapters.ours import Range, attacked, unknown, with_k
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.extras import needs
 from sparsepgd.search.ensemble import Member
 from sparsepgd.threat import Pattern
 from sparsepgd.threat.norms import group_l0
 
-try:
+with needs("the adapter for foolbox"):
     import eagerpy as ep
     from foolbox.attacks.base import FixedEpsilonAttack, raise_if_kwargs
     from foolbox.criteria import Misclassification, TargetedMisclassification
     from foolbox.distances import Distance
-except ModuleNotFoundError:
-    raise missing("foolbox") from None
 
 
 class FoolboxAttack(FixedEpsilonAttack):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.adapters.extras import needed
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import SparsePGDError, UnsupportedError
+from sparsepgd.extras import needs
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.loop import Images
@@ -70,11 +72,7 @@ class Outside(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.budget.pattern, Pixels | Features):
-            raise UnsupportedError(
-                f"{self.name} is projected to pixels or features, but the budget counts {self.budget.pattern.unit}; "
-                "use Budget(k) or Budget(k, pattern=Features()), or SparsePGD or SparseRS for this pattern"
-            )
+        check_pattern(self.name, self.budget, Pixels, Features)  # it is projected to these
         if isinstance(self.theirs, str):
             kind = _found(self.theirs)
             if self.steps is not None and _steps_word(kind) is None:
@@ -177,7 +175,8 @@ def _found(name: str) -> Any:
     package, _, kind = name.partition(":")
     if package not in PACKAGES:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(f'{one}:NAME' for one in PACKAGES)}")
-    module = needed(PACKAGES[package])
+    with needs(name):
+        module = importlib.import_module(PACKAGES[package])
     names = [one for one in dir(module) if callable(getattr(module, one)) and not one.startswith("_")]
     if kind not in names:
         near = difflib.get_close_matches(kind, names, 3, 0.5) or names[:3]
@@ -191,7 +190,9 @@ def _steps_word(kind: Any) -> str | None:
 
 def _foolbox(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
     epsilons = settings.pop("epsilons", None)  # None: the smallest perturbation
-    wrapped = needed("foolbox").PyTorchModel(model, bounds=(0, 1), device=x.device)
+    from foolbox import PyTorchModel
+
+    wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)
     clipped: Tensor = kind(**settings)(wrapped, x, y, epsilons=epsilons)[1]
     return clipped
 
@@ -203,9 +204,11 @@ def _torchattacks(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor
 
 def _art(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
     """Without labels: ART takes what the model says for them, and here it is right. (For JSMA they are targets.)"""
+    from art.estimators.classification import PyTorchClassifier
+
     with torch.no_grad():
         classes = model.oracle.logits(x[:1]).shape[1]
-    classifier = needed("art.estimators.classification").PyTorchClassifier(
+    classifier = PyTorchClassifier(
         model,
         nn.CrossEntropyLoss(),
         tuple(x.shape[1:]),

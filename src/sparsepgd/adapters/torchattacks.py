@@ -7,16 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.adapters.extras import missing
 from sparsepgd.adapters.ours import attacked, unknown
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.extras import needs
 from sparsepgd.problem.oracle import borrowed
 from sparsepgd.search.ensemble import Member
 
-try:
+with needs("the adapter for torchattacks"):
     from torchattacks.attack import Attack as Base
-except ModuleNotFoundError:
-    raise missing("torchattacks") from None
 
 
 class TorchAttack(Base):

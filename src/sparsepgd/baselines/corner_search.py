@@ -13,13 +13,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.standalone import Claims, Questions, Standalone, check_points
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
 
@@ -41,7 +42,7 @@ class CornerSearch(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
-        check_points(self)
+        check_pattern("CornerSearch", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
@@ -17,8 +18,8 @@ from sparsepgd.problem.rows import each, select
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, check_points
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
 CONFIDENCE = 0.01  # of f, as in the authors' code
@@ -63,7 +64,7 @@ class CWL0(Standalone):
         super().__post_init__()
         check_positive(steps=self.steps, lr=self.lr, c_first=self.c_first, share=self.share, rounds=self.rounds)
         check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
-        check_points(self)
+        check_pattern("CWL0", self.budget, Pixels, Features)
         if self.loss != "margin":
             raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
 

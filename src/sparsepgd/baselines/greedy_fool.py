@@ -11,13 +11,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, check_points
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class GreedyFool(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(steps=self.steps, pace=self.pace, magnitudes=self.magnitudes, reductions=self.reductions)
-        check_points(self)
+        check_pattern("GreedyFool", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

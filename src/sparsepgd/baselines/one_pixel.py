@@ -12,13 +12,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.standalone import Claims, Questions, Standalone, check_points
-from sparsepgd.threat import LEVELS, Budget, Threat
+from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.threat import LEVELS, Budget, Features, Pixels, Threat
 
 AT_ONCE = 100  # members of one population in one question
 
@@ -39,7 +40,7 @@ class OnePixel(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(generations=self.generations, scale=self.scale, population=self.population - 3)
-        check_points(self)
+        check_pattern("OnePixel", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

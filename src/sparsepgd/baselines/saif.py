@@ -10,12 +10,12 @@ from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.standalone import check_points
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 FORMS = ("published", "binary")
 MOST_HALVINGS = 50
@@ -56,7 +56,7 @@ class SAIF(Repeated, Relaxed[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_points(self)
+        check_pattern("SAIF", self.budget, Pixels, Features)
         if self.form not in FORMS:
             raise UnsupportedError(f"form={self.form!r}; use one of {', '.join(map(repr, FORMS))}")
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import changed, check_points
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.standalone import changed
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 BETA_1, BETA_2 = 0.9, 0.999  # of Adam
 
@@ -52,7 +53,7 @@ class SigmaZero(Relaxed[State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(eta=self.eta, sigma=self.sigma, tau=self.tau, tau_step=self.tau_step)
-        check_points(self)
+        check_pattern("SigmaZero", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -12,13 +12,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, check_points, keep_best
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
+from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class SparseFool(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(steps=self.steps, lam=self.lam, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
-        check_points(self)
+        check_pattern("SparseFool", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from sparsepgd.detection.objectives import IGNORED, Detector
 from sparsepgd.detection.targets import Prediction, Target
-from sparsepgd.errors import InputError, MissingPackageError
+from sparsepgd.errors import InputError
+from sparsepgd.extras import needs
 from sparsepgd.problem.oracle import borrowed
 from sparsepgd.problem.precision import full_precision
 
 BACKENDS = ("pycocotools", "faster_coco_eval")
-INSTALL = "pip install 'sparsepgd[detection]'"
 MOST = 100  # detections of an image that COCO counts
 
 
@@ -61,26 +62,15 @@ def predictions_of(detector: Detector, model: Any, x: Tensor, device: torch.devi
 
 def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = IGNORED) -> float:
     """The mean over classes of intersection over union, of label maps (B, H, W)."""
-    torchmetrics = _torchmetrics()
-    score = torchmetrics.functional.classification.multiclass_jaccard_index
-    return float(score(predictions, targets, classes, average="macro", ignore_index=ignore))
-
-
-def _torchmetrics() -> Any:
-    try:
-        import torchmetrics
-    except ModuleNotFoundError:
-        raise MissingPackageError(
-            f"mAP and IoU are computed by torchmetrics, which is not installed; {INSTALL}"
-        ) from None
-    return torchmetrics
+    with needs("IoU"):
+        from torchmetrics.functional.classification import multiclass_jaccard_index
+    return float(multiclass_jaccard_index(predictions, targets, classes, average="macro", ignore_index=ignore))
 
 
 def _metric(kind: str) -> Any:
-    _torchmetrics()
-    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), None)
-    if backend is None:
-        raise MissingPackageError(f"torchmetrics needs {' or '.join(BACKENDS)} for mAP; {INSTALL}")
-    from torchmetrics.detection import MeanAveragePrecision
+    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
+    with needs("mAP"):
+        from torchmetrics.detection import MeanAveragePrecision
 
+        importlib.import_module(backend)
     return MeanAveragePrecision(box_format="xyxy", iou_type=kind, backend=backend)

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from sparsepgd.detection.checkpoints import read_checkpoint
 from sparsepgd.detection.targets import Prediction, Target
-from sparsepgd.errors import InputError, MissingPackageError, SourceError, UnsupportedError
+from sparsepgd.errors import InputError, SourceError, UnsupportedError
+from sparsepgd.extras import needs
 
 GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses, as YOLOv8 was trained
 MASK_RATIO = 4  # masks are compared at a quarter of the resolution, as in training
-INSTALL = "pip install 'sparsepgd[yolo]'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +133,8 @@ def is_yolo(model: Any) -> bool:
 def _ultralytics() -> Any:
     """Its module of networks; quietly."""
     os.environ.setdefault("YOLO_VERBOSE", "false")
-    try:
+    with needs("a YOLO model"):
         from ultralytics.nn import tasks
-    except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] != "ultralytics":  # it is there, and lacks something itself
-            raise MissingPackageError(f"ultralytics cannot be imported: {error}; install what it asks for") from error
-        raise MissingPackageError(
-            f"YOLO models need ultralytics (AGPL-3.0), which is not installed; {INSTALL}"
-        ) from None
     return tasks
 
 

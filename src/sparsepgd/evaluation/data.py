@@ -14,6 +14,7 @@ from sparsepgd.errors import SourceError
 from sparsepgd.evaluation import libraries, paper_data
 from sparsepgd.evaluation.listings import Choice, Listing, Part, of_csv, of_folder, of_npz, of_tensors
 from sparsepgd.evaluation.pictures import Size
+from sparsepgd.extras import needs
 
 NAMES = (
     "bundled, digits, cifar10, cifar100, gtsrb, imagenet100, each but the first two with :DIR, folder:DIR, "
@@ -48,6 +49,21 @@ class Data(tuple[Tensor, Tensor]):
             return self
         number = torch.tensor([names.index(name) for name in own])
         return Data(self.x, number[self.y], names)
+
+    def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The classes by number, for a model that calls them `names`: as the data call them, unless by numbers too."""
+        own = self.class_names
+        theirs = [i < len(names) and (i >= len(own) or own[i].isdigit()) for i in range(max(len(own), len(names)))]
+        return tuple(names[i] if named else own[i] for i, named in enumerate(theirs))
+
+    def disagreement(self, names: tuple[str, ...]) -> str | None:
+        """In words, where a model calls a class that occurs otherwise than the data do: are the labels its own?"""
+        pairs = list(zip(self.class_names, names, strict=False))
+        for number in sorted(set(self.y.tolist()) & set(range(len(pairs)))):
+            own, other = pairs[number]
+            if own.casefold() != other.casefold() and not (own.isdigit() and int(own) == number):
+                return f"class {number} is {own!r} in the data and {other!r} for the model; labels count as numbers"
+        return None
 
     @property
     def x(self) -> Tensor:
@@ -108,10 +124,8 @@ def _listing(name: str, part: Part) -> Listing:
 
 def _digits(part: Part) -> Listing:
     """The handwritten digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 to train on, 397 to test."""
-    try:
+    with needs("digits"):
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise SourceError("digits come with scikit-learn, which is not installed; pip install scikit-learn") from None
     found = load_digits()
     x = (torch.from_numpy(found.images).float() * 255 / 16).round()[:, None] / 255
     chosen = slice(0, 1400) if part == "train" else slice(1400, None)

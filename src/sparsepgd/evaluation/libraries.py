@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation.extras import needs
 from sparsepgd.evaluation.listings import Listing, Part, stacked
 from sparsepgd.evaluation.paper_data import PLACE
 from sparsepgd.evaluation.pictures import Size, as_tensor
+from sparsepgd.extras import needs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,7 +44,8 @@ def torchvision(name: str, part: Part) -> Listing:
 
 def hugging_face(name: str, part: Part) -> Listing:
     """``ylecun/mnist``, ``NAME@CONFIG``, or a folder that `save_to_disk` has written."""
-    library = needs("datasets", "hf", f"hf:{name}")
+    with needs(f"hf:{name}"):
+        import datasets as library
     try:
         if any((Path(name) / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
             found = library.load_from_disk(name)

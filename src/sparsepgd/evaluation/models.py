@@ -6,6 +6,7 @@ Each comes with what its source knows: how pictures are brought to its input, ho
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -18,9 +19,9 @@ from torch import nn
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
 from sparsepgd.evaluation import weights as files
-from sparsepgd.evaluation.extras import needs
 from sparsepgd.evaluation.pictures import Framing, Size, framing
 from sparsepgd.evaluation.runtimes import Exported, Onnx
+from sparsepgd.extras import needs
 from sparsepgd.zoo import checkpoints, normalise
 from sparsepgd.zoo.normalise import Normalisation, Normalised
 from sparsepgd.zoo.registry import ARCHITECTURES
@@ -59,10 +60,11 @@ def load_model(
     """A model on the CPU that takes images in [0, 1]. It is in evaluation mode, unless a file of the user says
     otherwise: then that is reported before a run.
 
-    `name`: ``zoo:NAME``; ``trained:FOLDER`` that `spgd train` has written; ``torchvision:NAME``, with ``@WEIGHTS`` for
-    others than the default ones; ``timm:NAME``; ``robustbench:NAME``, or ``robustbench:DATASET/THREAT/NAME``;
-    ``FILE.py:FACTORY``, a function without arguments that returns a module or a `Source`; ``FILE.pt2``, an exported
-    program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as preact_resnet18, with `weights`.
+    `name`: ``zoo:NAME``, or just NAME; ``trained:FOLDER`` that `spgd train` has written; ``torchvision:NAME``, with
+    ``@WEIGHTS`` for others than the default ones; ``timm:NAME``; ``robustbench:NAME``, or
+    ``robustbench:DATASET/THREAT/NAME``; ``FILE.py:FACTORY``, a function without arguments that returns a module or a
+    `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as
+    preact_resnet18, with `weights`.
     `weights`: a file for an architecture of torchvision, timm or this package, read without running what is in it.
     `trust`: read pickles too, and ``FILE.pt`` that holds a whole module. Python files and exported programs are code
     and are run in any case. `normalise`: imagenet, cifar10, cifar100, none or ``0.5,0.5,0.5/0.2,0.2,0.2``, where the
@@ -85,6 +87,8 @@ def load_model(
         source = _from_architecture(name, weights, trust)
     elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
         source = _from_archive(Path(name), trust)
+    elif zoo.known(name):
+        source = _from_zoo(name)
     else:
         raise SourceError(
             f"no model {name!r}; use zoo:NAME ({', '.join(zoo.names())}), trained:FOLDER, torchvision:NAME, timm:NAME, "
@@ -107,7 +111,9 @@ def _normalised(source: Source, words: str | None) -> Source:
 
 
 def _from_zoo(name: str) -> Source:
-    return Source(name, zoo.load(name), zoo.CIFAR10_CLASSES, 32, "inside the network")
+    about, network = zoo.card(name), zoo.load(name)
+    classes = zoo.CIFAR10_CLASSES if re.search(r"\bcifar-?10\b", about.description, re.I) else ()
+    return Source(name, network, classes, _side(about.architecture), _inside(network))
 
 
 def _trained(folder: str) -> Source:
@@ -121,9 +127,17 @@ def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> So
         raise SourceError(f"{name} is a network without weights; give a file: --weights FILE.safetensors")
     state, how = checkpoints.unwrapped(files.read(weights, trust))
     network, left = checkpoints.fitted(ARCHITECTURES[name], state, how, name)
-    small = name not in ("digits_resnet", "resnet34")
-    inside: Any = left or ("inside the network" if hasattr(network, "mean") else "not at all")
-    return Source(f"{name}:{Path(weights).stem}", network.eval(), (), 32 if small else None, inside)
+    inside: Any = left or _inside(network)
+    return Source(f"{name}:{Path(weights).stem}", network.eval(), (), _side(name), inside)
+
+
+def _side(architecture: str) -> int | None:
+    """Of the images that a network is for, where it is one."""
+    return None if architecture in ("digits_resnet", "resnet34") else 32
+
+
+def _inside(network: nn.Module) -> str:
+    return "inside the network" if hasattr(network, "mean") else "not at all"
 
 
 def _from_torchvision(name: str, weights: str | Path | None, trust: bool) -> Source:
@@ -151,7 +165,8 @@ def _from_torchvision(name: str, weights: str | Path | None, trust: bool) -> Sou
 
 
 def _from_timm(name: str, weights: str | Path | None, trust: bool) -> Source:
-    timm = needs("timm", "timm", f"timm:{name}")
+    with needs(f"timm:{name}"):
+        import timm
     known = timm.list_models() + timm.list_pretrained()
     if ":" not in name and name not in known:
         raise SourceError(f"timm has no model {name!r}; {_similar(name, known)}")
@@ -170,7 +185,8 @@ def _from_timm(name: str, weights: str | Path | None, trust: bool) -> Source:
 
 
 def _from_robustbench(name: str) -> Source:
-    robustbench = needs("robustbench.utils", "robustbench", f"robustbench:{name}")
+    with needs(f"robustbench:{name}"):
+        from robustbench import model_zoo, utils
     dataset, threat, model = name.split("/", 2) if name.count("/") > 1 else ("cifar10", "Linf", name)
     if dataset not in ROBUSTBENCH or threat not in THREATS:
         raise SourceError(
@@ -179,12 +195,12 @@ def _from_robustbench(name: str) -> Source:
         )
     try:
         found = _fetched(
-            lambda: robustbench.load_model(model, dataset=dataset, threat_model=threat),
+            lambda: utils.load_model(model, dataset=dataset, threat_model=threat),
             f"robustbench:{name}",
             "its zoo",
         )
     except KeyError:
-        zoos = needs("robustbench.model_zoo", "robustbench", name).model_dicts
+        zoos = model_zoo.model_dicts
         known = next(zoos[d][t] for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat))
         raise SourceError(
             f"RobustBench has no model {model!r} for {dataset}, {threat}; {_similar(model, known)}"

@@ -63,8 +63,10 @@ def run(
     `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
     `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
-    `about`: the names of the classes and the command line, for readers of the record.
+    `about`: the names of the classes and the command line, for readers of the record; left out, the names that
+    `data` has, if it is of `load_data`.
     """
+    about = about or About(class_names=getattr(data, "class_names", ()))
     check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
     x, y = data[0].detach(), check_labels(data[1], data[0])
     size = chunk_size(x, chunk, workers.world)
@@ -143,19 +145,19 @@ def chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
     return chunk or min(CHUNK if x.device.type == "cpu" else CHUNK_ON_DEVICE, -(-len(x) // world))
 
 
-def _head(task: Task, configuration: identity.Plain, about: About | None) -> Head:
+def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
     found = sanity.examine(task.model, task.x, task.y, task.batch_size)
     return Head(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=configuration,
         environment=identity.environment(task.x.device, task.engine),
         classes=found.classes,
-        about=about or About(),
+        about=about,
         warnings=found.notices,
     )
 
 
-def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About | None) -> Head:
+def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About) -> Head:
     """The run in the folder, a Record if it is finished; begun if there is none."""
     found = _found(place, configuration)
     if found is None:

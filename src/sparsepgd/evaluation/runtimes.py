@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation.extras import needs
 from sparsepgd.evaluation.weights import check_exported
+from sparsepgd.extras import needs
 
 Shape = tuple[int | None, ...]  # None: any
 
@@ -47,7 +47,8 @@ class Onnx(nn.Module):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        runtime = needs("onnxruntime", "onnx", f"the ONNX file {str(path)!r}")
+        with needs(f"the ONNX file {str(path)!r}"):
+            import onnxruntime as runtime
         if not path.is_file():
             raise SourceError(f"no file {str(path)!r}; give an ONNX file")
         options = runtime.SessionOptions()

@@ -19,6 +19,7 @@ from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.evaluation import atomic, identity
 from sparsepgd.evaluation.distributed import joined
 from sparsepgd.evaluation.sources import as_tensors
+from sparsepgd.extras import needs
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
@@ -260,9 +261,7 @@ class _Keeper:
 
 @contextmanager
 def _board(folder: Path) -> Iterator[Callable[[str, float, int], None]]:
-    try:
+    with needs("tensorboard=True"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UnsupportedError("tensorboard is not installed; pip install tensorboard") from None
     with SummaryWriter(str(folder / BOARD)) as writer:
         yield writer.add_scalar

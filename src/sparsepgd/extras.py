@@ -1,0 +1,45 @@
+"""Packages that are not required: each comes with an extra of this one, and is imported where it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparsepgd.errors import MissingPackageError
+
+EXTRAS = {  # module -> package, extra
+    "adv_lib": ("adv-lib", "peers"),
+    "art": ("adversarial-robustness-toolbox", "art"),
+    "datasets": ("datasets", "hf"),
+    "eagerpy": ("eagerpy", "foolbox"),
+    "foolbox": ("foolbox", "foolbox"),
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "pycocotools": ("pycocotools", "detection"),
+    "robustbench": ("robustbench", "robustbench"),
+    "sklearn": ("scikit-learn", "digits"),
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "timm": ("timm", "timm"),
+    "torchattacks": ("torchattacks", "torchattacks"),
+    "torchmetrics": ("torchmetrics", "detection"),
+    "ultralytics": ("ultralytics (AGPL-3.0)", "yolo"),
+}
+PACKAGES = {"pkg_resources": "setuptools<81"}  # what those lack themselves, where it is called otherwise
+
+
+@contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Around the imports for `what`: where one fails, the error says which package, extra and pip command it takes."""
+    try:
+        yield
+    except ImportError as error:
+        module = (error.name or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and module in EXTRAS:
+            package, extra = EXTRAS[module]
+            raise MissingPackageError(
+                f"{what} needs {package}, which is not installed; pip install 'sparsepgd[{extra}]'"
+            ) from None
+        if isinstance(error, ModuleNotFoundError) and module:
+            command = f"pip install '{PACKAGES.get(module, module)}'"
+        else:
+            command = "install another version of it"
+        raise MissingPackageError(f"{what} cannot be had, for an import fails: {error}; {command}") from error
