@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -44,6 +46,45 @@ def test_convolution_path_equals_incidence_matrix(pattern: sp.Pattern, size: tup
     assert torch.equal(threat.expand(v), expected)
     gathered = values.sum(1).flatten(1) @ matrix.T
     torch.testing.assert_close(threat.gather(values), gathered.view(4, *threat.grid))
+
+
+@st.composite
+def large_kernels(draw: st.DrawFn) -> tuple[sp.Shape, int, int, int]:
+    """A drawing that overlaps itself much, the size of an image, and a seed."""
+    height, width, seed = draw(st.integers(24, 40)), draw(st.integers(24, 40)), draw(st.integers(0, 10_000))
+    kernel = torch.rand(12, draw(st.integers(10, 13)), generator=torch.Generator().manual_seed(seed)) < 0.5
+    return sp.Shape(kernel), height, width, seed
+
+
+@settings(max_examples=30, deadline=None)
+@given(large_kernels(), st.sampled_from([0.0, 0.002, 0.1, 1.0]))
+def test_spectra_of_large_kernels_give_what_the_convolution_gives(
+    case: tuple[sp.Shape, int, int, int], share: float
+) -> None:
+    pattern, height, width, seed = case
+    threat = sp.Budget(k=1, pattern=pattern).resolve((3, height, width))
+    assert threat.spectrum is not None
+    plain, generator = dataclasses.replace(threat, spectrum=None), torch.Generator().manual_seed(seed)
+    v = (torch.rand(2, *threat.grid, generator=generator) < share).float()
+    assert torch.equal(threat.expand(v), plain.expand(v))  # masks: exact
+    faint = v * torch.rand(v.shape, generator=generator) * 10.0 ** torch.randint(-30, 1, v.shape, generator=generator)
+    assert torch.equal(threat.expand(faint) > 0, plain.expand(faint) > 0)  # sPGD takes the sign
+    torch.testing.assert_close(threat.expand(faint), plain.expand(faint))
+    values = torch.randn(2, 3, height, width, generator=generator)
+    torch.testing.assert_close(threat.gather(values), plain.gather(values), rtol=1e-4, atol=1e-4)
+
+
+def test_a_letter_on_a_photograph_is_spread_exactly_and_lines_and_frames_keep_to_the_convolution() -> None:
+    letter = sp.Budget(k=2, pattern=sp.Shape.letter("A", 60)).resolve((3, 224, 224))
+    v = torch.zeros(1, *letter.grid)
+    v[0, 0, [3, 40], [100, 164]] = 1
+    expected = torch.zeros(224, 224)
+    for row, column in ((3, 100), (40, 164)):
+        expected[row : row + 60, column : column + 60] += letter.kernel[0, 0]
+    assert letter.spectrum is not None
+    assert torch.equal(letter.expand(v)[0, 0], expected.clamp(max=1))
+    for pattern in (sp.Pixels(), sp.Rows(), sp.Columns(), sp.Frame(9), sp.Patches(5)):
+        assert sp.Budget(k=1, pattern=pattern).resolve((3, 224, 224)).spectrum is None
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=repr)

@@ -15,6 +15,7 @@ from sparsepgd.threat.groups import Groups, Tables
 from sparsepgd.threat.patterns import Pattern, Pixels
 
 LEVELS = 255  # the largest level of an 8-bit image
+OVERLAP = 32  # groups over a pixel from which on, on a CPU, a product of spectra is faster than a convolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,10 @@ class Budget:
                 "use a smaller pattern or larger images"
             )
         grid = (channels if self.pattern.per_channel else 1, rows, columns)
-        return Threat(self, shape, grid, kernel.to(device)[None, None])
+        spectrum = None
+        if device.type == "cpu" and kernel.numel() * rows * columns >= OVERLAP * height * width:
+            spectrum = torch.fft.rfft2(kernel.double(), s=(height, width))
+        return Threat(self, shape, grid, kernel.to(device)[None, None], spectrum=spectrum)
 
     def _listed(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
         assert isinstance(self.pattern, Groups)
@@ -101,6 +105,7 @@ class Threat:
     grid: tuple[int, int, int]  # the group grid: channels (1, or C for Features), rows, columns
     kernel: Tensor  # (1, 1, kh, kw); of index sets, one row of cells
     tables: Tables | None = None  # of index sets
+    spectrum: Tensor | None = None  # (H, W // 2 + 1) complex128, of a large kernel
 
     @property
     def pointwise(self) -> bool:
@@ -132,13 +137,23 @@ class Threat:
         return corner[:, :, None] + cell.flatten(), (self.kernel.flatten() > 0).expand(*groups.shape, -1)
 
     def expand(self, v: Tensor) -> Tensor:
-        """(B, *grid) -> (B, 1 or C, H, W): min(TConv(v, kernel), 1)."""
+        """(B, *grid), not negative -> (B, 1 or C, H, W): min(TConv(v, kernel), 1)."""
         if self.pointwise:
             return v
         if self.tables is not None:
             return self.tables.expand(v.flatten(1)).view(len(v), -1, *self.shape[1:])
+        if self.spectrum is not None:
+            covered = self._spread((v > 0).double()) > 0.5  # how many groups, a whole number but for round-off
+            least = torch.finfo(v.dtype).tiny  # what is covered stays larger than 0
+            return torch.where(covered, self._spread(v.double()).clamp(least, 1), 0).to(v.dtype)
         with torch.autocast(v.device.type, enabled=False):
             return F.conv_transpose2d(v, self.kernel.to(v.dtype)).clamp(max=1)
+
+    def _spread(self, v: Tensor) -> Tensor:
+        """TConv(v, kernel) in float64; the image is as large as the sum of both, so nothing comes round the edge."""
+        size = self.shape[1:]
+        found: Tensor = torch.fft.irfft2(torch.fft.rfft2(v, s=size) * self.spectrum, s=size)
+        return found
 
     def gather(self, values: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, *grid): channels summed (unless they count alone), then Conv with the kernel."""
@@ -148,6 +163,10 @@ class Threat:
             return values
         if self.tables is not None:
             return self.tables.gather(values.flatten(1)).view(len(values), *self.grid)
+        if self.spectrum is not None:
+            product = torch.fft.rfft2(values.double()) * self.spectrum.conj()
+            found: Tensor = torch.fft.irfft2(product, s=self.shape[1:])
+            return found[..., : self.grid[1], : self.grid[2]].to(values.dtype)
         with torch.autocast(values.device.type, enabled=False):
             return F.conv2d(values, self.kernel.to(values.dtype))
 
