@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -57,7 +59,43 @@ def test_features_and_groups_of_a_file(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["configuration"]["attack"]["budget"]["pattern"]["sets"] == [[0, 1], [2, 3], [4, 5]]
     assert any(row["fooled"] for row in record["rows"])
-    assert not (tmp_path / "run" / "report.html").exists(), "there is nothing to be seen"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Which features are changed" in page
+    assert {"low", "high"} <= set(re.findall(r"<text[^>]*>(\w+)", page))
+
+
+def test_names_of_folders_reach_the_record_and_the_page(tmp_path: Path) -> None:
+    for number, name in enumerate(("owl", "fox", "owl", "fox", "elk", "elk")):
+        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+        image = torch.full((3, 8, 8), 0.2) + 0.1 * number
+        save_image(image, tmp_path / "data" / name / f"{number}.png")
+    (tmp_path / "m.py").write_text(
+        "import torch\nfrom sparsepgd.evaluation.sources import Source\n"
+        "def net():\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)).eval()\n"
+        "def named():\n    return Source('named', net(), ('elk', 'fox', 'owl', 'hen', 'cow'))\n"
+        "def shuffled():\n    return Source('shuffled', net(), ('owl', 'elk', 'fox', 'hen', 'cow'))\n"
+        "def other():\n    return Source('other', net(), ('car', 'bus', 'van', 'cab', 'bike'))\n"
+    )
+
+    def evaluated(factory: str) -> tuple[str, list[str], list[int], str]:
+        run = tmp_path / factory
+        words = ("--model", f"{tmp_path / 'm.py'}:{factory}", "--data", f"folder:{tmp_path / 'data'}", "--out", run)
+        said = spgd("evaluate", *words, "--k", 2, "--steps", 2, "-q")
+        record = json.loads((run / "run.json").read_text())
+        labels = [row["label"] for row in record["rows"]]
+        return said, record["about"]["class_names"], labels, (run / "report.html").read_text()
+
+    said, names, labels, page = evaluated("net")
+    assert (names, labels) == (["elk", "fox", "owl"], [0, 1, 2, 0, 1, 2])
+    for words in ('"0": "elk"', '"1": "fox"', '"2": "owl"'):  # of the gallery
+        assert words in page
+    assert {"elk", "fox", "owl"} <= set(re.findall(r"<text[^>]*>(\w+)", page))  # of the figures
+    assert evaluated("named")[1] == ["elk", "fox", "owl", "hen", "cow"]
+    assert evaluated("shuffled")[1:3] == (["owl", "elk", "fox", "hen", "cow"], [1, 2, 0, 1, 2, 0])
+    said, names, labels, _ = evaluated("other")
+    assert (names, labels) == (["elk", "fox", "owl", "cab", "bike"], [0, 1, 2, 0, 1, 2])
+    assert "warning: other: class 0 is 'elk' in the data and 'car' for the model" in said
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
@@ -54,3 +55,16 @@ def make_over_k(folder: Path) -> Path:
 
 def make_watermark(folder: Path) -> Path:
     return make(folder, spgd(1, 8, sp.Shape(torch.ones(4, 4)), 16 / 255))
+
+
+def make_of_numbers(folder: Path, *shape: int) -> Path:
+    """A run on what is no image: inputs of this shape, such as features (F,) or signals (C, L)."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(COUNT, *shape, generator=generator)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 3)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.randn(3, x[0].numel(), generator=generator))
+        model[1].bias.zero_()
+    attack, names = spgd(3, 8, sp.Features()), {"model": "linear", "data": "table"}
+    run(folder, attack, model, (x, labelled(model, x)), names, about=About(class_names=CLASSES))
+    return folder

@@ -7,9 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from made import CLASSES, MARKUP, make, make_ensemble, make_over_k, make_watermark
+from made import CLASSES, MARKUP, make, make_ensemble, make_of_numbers, make_over_k, make_watermark
 from PIL import Image
 
+from sparsepgd.report import classes
 from sparsepgd.report.entries import Entry, collect
 from sparsepgd.report.figures import draw_all, write_figures
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, plain
@@ -80,6 +81,21 @@ def test_curves_appear_only_where_there_is_something_to_draw(entries: list[Entry
     assert "over-k" in names(entries[:2])  # two k
     assert not {"over-steps", "over-queries", "steps-needed"} & names(entries[2:])  # steps of many attacks
     assert "over-k" in names(entries[2:])
+
+
+@pytest.mark.parametrize("shape", [(9,), (2, 12), (classes.BARS + 100,)])
+def test_bars_are_the_shares_of_inputs_that_change_a_feature(shape: tuple[int, ...], tmp_path: Path) -> None:
+    (entry,) = collect([make_of_numbers(tmp_path / "run", *shape)])
+    (drawing,) = (one for one in draw_all([entry]) if one.name == "changed")
+    heights, edges, _ = drawing.figure.axes[0].patches[0].get_data()
+    differ = (entry.x != entry.x_adv)[entry.searched]
+    share = 100 * (differ if len(shape) == 1 else differ.any(1)).double().mean(0)
+    assert (edges[0], edges[-1]) == (-0.5, len(share) - 0.5)
+    assert max(heights) == pytest.approx(float(share.max()))
+    if len(share) <= classes.BARS:
+        assert list(heights) == pytest.approx(share.tolist())
+    assert len(heights) == min(len(share), classes.BARS)
+    assert {file.stem for file in write_figures([entry], tmp_path / "out")} >= {"changed", "outcomes", "confusion"}
 
 
 def test_only_runs_with_the_same_groups_share_an_axis_of_k(entries: list[Entry], tmp_path: Path) -> None:

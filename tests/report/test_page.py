@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble
+from made import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble, make_of_numbers
 from torch import nn
 
 import sparsepgd as sp
@@ -161,6 +161,33 @@ def test_a_page_is_written_again_only_when_the_record_is_younger(folder: Path, t
     os.utime(folder / "run.json", (page.stat().st_mtime + 1,) * 2)
     refresh_page([folder], page)
     assert page.read_text() != "mine"
+
+
+@pytest.mark.parametrize(("shape", "thing", "point"), [((9,), "input", "feature"), ((2, 12), "signal", "place")])
+def test_what_is_no_image_has_a_page_without_pictures(
+    tmp_path: Path, shape: tuple[int, ...], thing: str, point: str
+) -> None:
+    entries = collect([make_of_numbers(tmp_path / "run", *shape)])
+    page, record = render(entries), entries[0].record
+    assert f"{100 * record.robust_accuracy:.1f}" in page
+    for words in (f"{COUNT} {thing}s of table", f"median {point}s", f"Which {point}s are changed", "Accuracy by class"):
+        assert words in page
+    silent = "<(script|style|dialog).*?</\\1>", "<section id=.gallery.*?</section>", "<[^>]*>"
+    assert not re.search(r"\b(images?|pixels?)\b", re.sub("|".join(silent), "", page, flags=re.S))
+    assert re.search(r'<section id="gallery"[^>]* hidden>', page)
+    assert 'href="#gallery"' not in page
+    assert "data:image/" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.S)
+
+
+def test_pictures_and_numbers_side_by_side(folder: Path, tmp_path: Path) -> None:
+    entries = collect([make_of_numbers(tmp_path / "run", 9), folder])
+    found, page = gallery(entries), render(entries)
+    assert len(found["runs"]) == 2
+    assert len(found["images"]) == len(found["shots"]) == COUNT
+    assert {shot["run"] for shot in found["shots"]} == {1}
+    assert 'href="#gallery"' in page
+    assert "Where pixels are changed" in page
+    assert "Which features are changed" in page
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(1.26, "1.3 s"), (600, "10 min"), (9000, "2.5 h")])

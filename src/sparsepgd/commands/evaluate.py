@@ -81,11 +81,11 @@ def evaluate(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Clean and robust accuracy. Without arguments: the shipped models on the bundled CIFAR-10 test images."""
+    """Clean and robust accuracy. Without arguments: the bundled models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
-    names = model or [f"zoo:{name}" for name in zoo.names()]
+    names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
     sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in names]
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
@@ -98,28 +98,15 @@ def evaluate(
     x, y = (tensor.to(place) for tensor in images)
     runs.chunk_size(x, chunk, workers.world)  # what is wrong is said before anything is shown
     budget.resolve(shape_of(x))
-    for source in sources:
-        out.print(source.about, markup=False, highlight=False, soft_wrap=True)
-    out.print(f"{data}: {images.about}", markup=False, highlight=False, soft_wrap=True)
     engine = options.engine(precision, compiled)
     go = partial(runs.run, data=(x, y), chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     plan = _Plan(
         list(zip(titles, attackers, strict=True)), sources, data, images, place, go, k if k_curve else None, quiet
     )
-    found: list[list[list[Record]]] = []  # by seed, attack, model
-    for number in range(seed, seed + seeds):
-        found.append(plan.with_seed(number, out_dir / f"seed-{number}" if out_dir and seeds > 1 else out_dir))
-    for j, title in enumerate(titles if seeds > 1 else ()):
-        rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(sources)]
-        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
-    if out_dir is not None:
-        plan.lay_side_by_side(out_dir)
-        if plan.pages:
-            out.print(f"page in {out_dir / PAGE}", soft_wrap=True)
-        out.print(f"records in {out_dir}", soft_wrap=True)
-    if not plan.fresh:
-        out.print("this run was finished before and only read; delete the folder to run it again")
+    plan.introduce()
+    plan.with_seeds(range(seed, seed + seeds), out_dir)
+    plan.conclude(out_dir)
 
 
 def verify(
@@ -155,6 +142,34 @@ class _Plan:
     fresh: bool = False  # whether anything had to be done
     pages: list[Path] = field(default_factory=list)  # folders that have one
 
+    def introduce(self) -> None:
+        """What the models and the images are, before anything runs."""
+        for source in self.sources:
+            out.print(source.about, markup=False, highlight=False, soft_wrap=True)
+        out.print(f"{self.data}: {self.images.about}", markup=False, highlight=False, soft_wrap=True)
+        for source in self.sources:
+            if words := self.images.disagreement(source.classes):
+                _say(source.name, [Notice("classes", words)])
+
+    def with_seeds(self, seeds: Sequence[int], base: Path | None) -> None:
+        """Once for each seed, and if there are several, how far they agree."""
+        several = len(seeds) > 1
+        found = [self.with_seed(seed, base / f"seed-{seed}" if base and several else base) for seed in seeds]
+        for j, (title, _) in enumerate(self.attacks if several else ()):
+            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(self.sources)]
+            out.print(tables.over_seeds(rows, f"robust accuracy over {len(seeds)} seeds: {title}"))
+
+    def conclude(self, base: Path | None) -> None:
+        """One more page, of all runs, if there are several; and where everything is."""
+        if base is not None:
+            if len(self.pages) > 1:
+                refresh_page(self.pages, base / PAGE)
+            if self.pages:
+                out.print(f"page in {base / PAGE}", soft_wrap=True)
+            out.print(f"records in {base}", soft_wrap=True)
+        if not self.fresh:
+            out.print("this run was finished before and only read; delete the folder to run it again")
+
     def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
         """All attacks on all models, each shown as soon as it is there."""
         names = [source.name for source in self.sources]
@@ -179,9 +194,7 @@ class _Plan:
         """One attack on one model; an interrupt says how to go on."""
         self.fresh |= folder is None or not (folder / "run.json").is_file()
         names = {"model": source.name, "data": self.data}
-        about = About(
-            class_names=source.classes or self.images.class_names, command=shlex.join(["spgd", *sys.argv[1:]])
-        )
+        about = About(class_names=self.images.names_for(source.classes), command=shlex.join(["spgd", *sys.argv[1:]]))
         try:
             with progress(f"{source.name}, {attack.name}", self.quiet) as report:
                 net = source.model.to(self.place)
@@ -192,16 +205,11 @@ class _Plan:
             raise typer.Exit(1) from None
 
     def draw(self, records: Sequence[Record], places: Sequence[Path | None]) -> None:
-        """A page beside each record; of several workers the first draws. What is no image has none."""
+        """A page beside each record; of several workers the first draws."""
         for record, folder in zip(records, places, strict=True):
-            if folder is not None and record.finished and not out.quiet and self.images.x.dim() == 4:
+            if folder is not None and record.finished and not out.quiet:
                 refresh_page([folder], folder / PAGE)
                 self.pages.append(folder)
-
-    def lay_side_by_side(self, base: Path) -> None:
-        """One more page, of all runs, if there are several."""
-        if len(self.pages) > 1:
-            refresh_page(self.pages, base / PAGE)
 
 
 def _show(title: str, caption: str, named: Sequence[tuple[str, Record]]) -> None:

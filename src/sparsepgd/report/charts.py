@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsepgd.evaluation.curves import accuracy_over_k, accuracy_over_queries, accuracy_over_steps
 from sparsepgd.evaluation.records import Record
 from sparsepgd.evaluation.summary import wilson
-from sparsepgd.report.entries import Entry
+from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, new_figure, plain
 
 WIDTH, HEIGHT = 6.0, 3.7
@@ -37,7 +37,7 @@ def outcomes(entries: Sequence[Entry]) -> Any:
             words = {"ha": "center", "va": "center", "color": ink, "weight": "bold"}
             axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", **words)
         left = left + width
-    axis.set(xlim=(0, 100), xlabel="share of all images, %", yticks=range(len(entries)))
+    axis.set(xlim=(0, 100), xlabel=f"share of all {nouns(entries)[0]}s, %", yticks=range(len(entries)))
     axis.set_yticklabels([_name(entry, entries) for entry in entries], color=INK)
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
@@ -47,11 +47,11 @@ def outcomes(entries: Sequence[Entry]) -> Any:
 
 
 def over_steps(entries: Sequence[Entry]) -> Any:
-    return _over(entries, accuracy_over_steps, "evaluations of an image (steps + 1)", 1)
+    return _over(entries, accuracy_over_steps, f"evaluations for each {nouns(entries)[0]} (steps + 1)", 1)
 
 
 def over_queries(entries: Sequence[Entry]) -> Any:
-    return _over(entries, accuracy_over_queries, "queries (forward passes) of an image", 0)
+    return _over(entries, accuracy_over_queries, f"queries (forward passes) for each {nouns(entries)[0]}", 0)
 
 
 def over_k(entries: Sequence[Entry]) -> Any:
@@ -72,6 +72,8 @@ def over_k(entries: Sequence[Entry]) -> Any:
 
 def steps_needed(entries: Sequence[Entry]) -> Any:
     """How many evaluations the successes took; bins are whole numbers, evenly wide on a logarithmic axis."""
+    from matplotlib.ticker import MaxNLocator
+
     entries = [entry for entry in entries if any(row.fooled for row in entry.record.rows)]
     taken = [[row.steps + 1 for row in entry.record.rows if row.fooled] for entry in entries]
     most = max(9, *map(max, taken))
@@ -90,9 +92,10 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
             ls=dash(entry.place),
             label=_name(entry, entries),
         )
-    axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel="images")
+    axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel=f"{nouns(entries)[0]}s")
     axis.set_ylim(bottom=0)
     _whole_numbers(axis)
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if len(entries) > 1:
         _legend(axis)
     return figure
@@ -158,14 +161,12 @@ def _legend(axis: Any, wide: bool = False) -> None:
 
 def _whole_numbers(axis: Any) -> None:
     """1, 10, 100 as they are written by hand, and 2 and 5 between them where there is room."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     short = axis.get_xlim()[1] < 300
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if short else (1.0,)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    if axis.get_ylabel() == "images":
-        axis.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
 
 
 def _causes(entry: Entry) -> Counter[str]:

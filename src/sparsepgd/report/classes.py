@@ -1,4 +1,4 @@
-"""Figures of one run, class by class and pixel by pixel."""
+"""Figures of one run, class by class, and pixel by pixel or feature by feature."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sparsepgd.report.entries import Entry
+from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, new_figure, plain, shades
 
 MOST = 20  # classes that are shown one by one; the rest is put together
+BARS = 512  # features that have a bar each; of more, neighbours share one
 NUMBERS = 12  # classes up to which the matrix has room for numbers
 OTHERS = -1
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -78,7 +79,7 @@ def confusion(entry: Entry, stacked: bool) -> Any:
         axis = figure.add_subplot(*((2, 1) if stacked else (1, 2)), place + 1)
         share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axis.imshow(share, cmap=shades(SERIES[place]), vmin=0, vmax=1, interpolation="none")
-        axis.set_title(f"{title} images")
+        axis.set_title(f"{title} {nouns([entry])[0]}s")
         ticks = range(len(shown.names))
         names = [plain(name, 14) for name in shown.names]
         axis.set(xticks=ticks, xlabel="predicted", ylabel="true" if stacked or not place else "")
@@ -93,8 +94,7 @@ def confusion(entry: Entry, stacked: bool) -> Any:
 
 def heat_map(entry: Entry) -> Any:
     """How often each pixel was changed, among the images that were attacked."""
-    searched = entry.changed[entry.searched]
-    share = 100 * searched.double().mean(0).numpy() if len(searched) else np.zeros(entry.changed.shape[1:])
+    share = _share_changed(entry)
     height, width = share.shape
     figure = new_figure(5.0, 0.6 + 3.4 * min(height / width, 1.6))
     axis = figure.add_subplot()
@@ -107,6 +107,27 @@ def heat_map(entry: Entry) -> Any:
     bar.set_label("images that change the pixel, %", color=MUTED)
     bar.outline.set_edgecolor(LINE)
     return figure
+
+
+def changed_features(entry: Entry) -> Any:
+    """The same for what is no image: one bar a feature, or a place of a signal."""
+    share, (thing, point) = _share_changed(entry), nouns([entry])
+    edges = np.unique(np.linspace(0, len(share), min(len(share), BARS) + 1).astype(int))
+    figure = new_figure(5.0, 3.7)
+    axis = figure.add_subplot()
+    axis.stairs(np.maximum.reduceat(share, edges[:-1]), edges - 0.5, fill=True, color=SERIES[1])
+    axis.set(xlabel=f"number of the {point}", xlim=(-0.5, len(share) - 0.5))
+    axis.set_ylabel(f"{thing}s that change it, %")
+    axis.set_ylim(bottom=0)
+    axis.grid(axis="x", visible=False)
+    axis.locator_params(axis="x", integer=True)
+    return figure
+
+
+def _share_changed(entry: Entry) -> Any:
+    """Of each pixel or feature, the share in percent of what was attacked that changes it."""
+    searched = entry.changed[entry.searched]
+    return 100 * searched.double().mean(0).numpy() if len(searched) else np.zeros(entry.changed.shape[1:])
 
 
 def _write(axis: Any, counts: Counts, share: Any) -> None:

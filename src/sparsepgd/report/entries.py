@@ -20,6 +20,7 @@ from sparsepgd.evaluation.records import Notice, Record, Row
 from sparsepgd.threat import LEVELS, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
+NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what is attacked, and what of it is counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +30,13 @@ class Entry:
     place: int  # among those shown
     label: str  # what tells it from the others
     record: Record
-    x: Tensor  # (B, C, H, W) in [0, 1]
+    x: Tensor  # (B, C, H, W) in [0, 1]; or what is no image, (B, F), (B, C, L)
     x_adv: Tensor
+
+    @property
+    def pictures(self) -> bool:
+        """Whether there is something to look at."""
+        return self.x.dim() == 4
 
     @property
     def letter(self) -> str:
@@ -98,8 +104,11 @@ class Entry:
 
     @cached_property
     def changed(self) -> Tensor:
-        """(B, H, W) bool."""
-        return (self.x != self.x_adv).any(1)
+        """(B, H, W) bool; of what is no image, (B, features or places of a signal)."""
+        differ = self.x != self.x_adv
+        if self.pictures:
+            return differ.any(1)
+        return differ if differ.dim() == 2 else differ.any(1).flatten(1)
 
     @cached_property
     def searched(self) -> Tensor:
@@ -124,6 +133,12 @@ def collect(places: Sequence[str | Path]) -> list[Entry]:
         Entry(place, label, record, *_images(folder))
         for place, (folder, record, label) in enumerate(zip(folders, records, labels, strict=True))
     ]
+
+
+def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
+    """What was attacked, and what of it is counted: image and pixel, input and feature, signal and place."""
+    found = {NOUNS.get(entry.x.dim(), ("signal", "place")) for entry in entries}
+    return found.pop() if len(found) == 1 else ("input", "value")
 
 
 def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:

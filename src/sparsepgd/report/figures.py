@@ -10,7 +10,7 @@ from typing import Any
 
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.report import charts, classes
-from sparsepgd.report.entries import Entry
+from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import MUTED, inline_svg, look, plain, png, svg
 
 
@@ -51,21 +51,22 @@ def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
 
 
 def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    thing, _ = nouns(entries)
     yield Drawing(
         "outcomes",
         "outcomes",
-        "What became of the images",
+        f"What became of the {thing}s",
         f"Robust accuracy is what withstood: {_each(entries, _robust)}.",
         None,
         charts.outcomes(entries),
     )
     timed = [entry for entry in entries if not entry.over_k]  # a search over k adds up the steps of many attacks
     if timed:
-        band = f"At the end: {_each(timed, _robust)}. Shaded: 95 % interval; dotted: accuracy on clean images."
+        band = f"At the end: {_each(timed, _robust)}. Shaded: 95 % interval; dotted: accuracy on clean {thing}s."
         yield Drawing("over-steps", "curves", "Against steps", band, None, charts.over_steps(timed))
         yield Drawing("over-queries", "curves", "Against queries", band, None, charts.over_queries(timed))
     if ladder := _over_k(entries):
-        words = "Shaded or barred: 95 % interval. k = 0 is the accuracy on clean images."
+        words = f"Shaded or barred: 95 % interval. k = 0 is the accuracy on clean {thing}s."
         yield Drawing("over-k", "curves", "Against k", words, None, charts.over_k(ladder))
     if timed and any(row.fooled for entry in timed for row in entry.record.rows):
         words = f"Evaluations that the successes took; median: {_each(timed, _median)}."
@@ -74,11 +75,16 @@ def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
 
 def _of_one(entry: Entry, several: bool) -> Iterator[Drawing]:
     end = f"-{entry.letter}" if several else ""
-    words = "Accuracy on clean images and what the attack leaves of it; in brackets, the number of images."
+    thing, point = nouns([entry])
+    words = f"Accuracy on clean {thing}s and what the attack leaves of it; in brackets, the number of {thing}s."
     yield Drawing(f"per-class{end}", "classes", "Accuracy by class", words, entry, classes.per_class(entry))
-    words = "Share of the attacked images in which a pixel was changed, whether or not that fooled the model."
-    yield Drawing(f"heat-map{end}", "classes", "Where pixels are changed", words, entry, classes.heat_map(entry))
-    words = "Numbers are images; shades are shares of a row."
+    words = f"Share of the attacked {thing}s in which a {point} was changed, whether or not that fooled the model."
+    if entry.pictures:
+        yield Drawing(f"heat-map{end}", "classes", "Where pixels are changed", words, entry, classes.heat_map(entry))
+    else:
+        figure = classes.changed_features(entry)
+        yield Drawing(f"changed{end}", "classes", f"Which {point}s are changed", words, entry, figure)
+    words = f"Numbers are {thing}s; shades are shares of a row."
     yield Drawing(
         f"confusion{end}",
         "confusion",

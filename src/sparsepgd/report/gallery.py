@@ -15,7 +15,8 @@ BLURRED = 64  # the side up to which enlarged pixels are drawn as squares
 
 
 def gallery(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Plain values for the script of the page; pictures are data URIs."""
+    """Plain values for the script of the page; pictures are data URIs. What is no image is left out."""
+    runs, entries = [_run(entry) for entry in entries], [entry for entry in entries if entry.pictures]
     sets = {entry.data_digest: entry for entry in reversed(entries)}
     first = dict(reversed(sets.items()))  # of each data set the first run, in the order of the runs
     images: list[dict[str, Any]] = []
@@ -28,11 +29,11 @@ def gallery(entries: Sequence[Entry]) -> dict[str, Any]:
         for picture, row in zip(pictures, entry.record.rows, strict=False):
             place[entry.data_digest, row.index] = len(images)
             images.append(_image(number, form.uri(picture), row))
-    room = (ROOM - sum(len(image["clean"]) for image in images)) // len(entries)
+    room = (ROOM - sum(len(image["clean"]) for image in images)) // max(len(entries), 1)
     shots = [shot for entry in entries for shot in _shots(entry, place, room)]
     return {
         "sets": [_set(entry) for entry in first.values()],
-        "runs": [_run(entry) for entry in entries],
+        "runs": runs,
         "images": images,
         "shots": shots,
         "notes": notes,

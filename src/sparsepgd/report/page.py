@@ -13,7 +13,7 @@ from typing import Any
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.folders import RECORD
 from sparsepgd.evaluation.summary import wilson
-from sparsepgd.report.entries import Entry, collect, notices
+from sparsepgd.report.entries import Entry, collect, notices, nouns
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
 
@@ -45,10 +45,12 @@ def render(entries: Sequence[Entry]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "duration": duration, "count": count}
-    script = _asset("page.js")
+    script, (thing, point) = _asset("page.js"), nouns(entries)
     page: str = environment.get_template("page.html.j2").render(
         entries=entries,
         title=_title(entries),
+        thing=thing,
+        point=point,
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         together=list(_together(entries)),
