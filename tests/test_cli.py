@@ -32,7 +32,7 @@ def test_evaluate_prints_a_table_that_fits_the_terminal(tmp_path: Path) -> None:
     assert done.stderr == ""  # no terminal, no progress bar
     assert max(map(len, done.stdout.splitlines())) <= 80
     rows = re.findall(r"│ (small-\S+) +│ +([\d.]+)% │ +([\d.]+)% │", done.stdout)
-    assert [row[0] for row in rows] == zoo.names()
+    assert [row[0] for row in rows] == zoo.bundled_names()
     plain, robust = ({"clean": float(row[1]), "robust": float(row[2])} for row in rows)
     assert plain["robust"] < robust["robust"] <= robust["clean"]
 
@@ -91,7 +91,7 @@ def test_several_models_and_attacks_get_sub_folders_and_are_read_the_second_time
     assert "sparse-rs, 20 queries" in first.stdout
     assert max(map(len, first.stdout.splitlines())) <= 80
     records = sorted(str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("run.json"))
-    assert records == [f"all/{model}/{attack}" for model in zoo.names() for attack in ("saa", "sparse-rs")]
+    assert records == [f"all/{model}/{attack}" for model in zoo.bundled_names() for attack in ("saa", "sparse-rs")]
     refused = spgd(*words, "--k", "3", "--seed", "1", cwd=tmp_path)
     assert refused.returncode == 2
     assert "attack.budget.k was 20, is 3; seed was 0, is 1; choose another --out" in refused.stderr
@@ -150,6 +150,7 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("evaluate", "--model", "zoo:nothing"), "error: no model 'nothing'"),
+        (("zoo", "nothing"), "error: no model 'nothing'; use one of: "),
         (("evaluate", "--pattern", "blob"), "error: pattern 'blob'; use one of"),
         (("evaluate", "--k", "0"), "error: k=0;"),
         (("evaluate", "--k", "5000"), "error: k=5000 pixels, but a 32x32 image has 1024"),
@@ -181,6 +182,9 @@ def test_zoo_lists_the_models(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert all(name in done.stdout for name in zoo.names())
     assert max(map(len, done.stdout.splitlines())) <= 80
+    card = spgd("zoo", "small-strades", cwd=tmp_path)
+    assert (card.returncode, card.stderr) == (0, "")
+    assert zoo.card("small-strades").command in card.stdout
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:

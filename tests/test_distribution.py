@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import sparsepgd
-from sparsepgd.adapters.extras import EXTRAS, missing
+from sparsepgd import zoo
+from sparsepgd.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -34,6 +36,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignore)
     for name in (*TOP, "Makefile"):
         shutil.copy(ROOT / name, copy)
+    (copy / "weights").mkdir()
+    (copy / "weights" / "full-size.safetensors").write_bytes(b"22 MB")
     words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,11 +69,27 @@ def test_the_sdist_holds_what_the_tests_read(built: Path) -> None:
     assert {*TOP, "Makefile"} <= names
 
 
+def test_full_size_models_are_neither_in_the_wheel_nor_in_the_sdist(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel, tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = [*wheel.namelist(), *sdist.getnames()]
+    assert [name for name in names if "full-size" in name or "weights/" in name] == []
+    assert max(file.stat().st_size for file in built.iterdir()) < 10_000_000
+
+
+def test_a_full_size_model_in_an_installation_from_the_wheel_says_what_to_do(built: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path)
+    program = "import sparsepgd.zoo as zoo; print(zoo.__file__, zoo.names()); zoo.load(zoo.FULL_SIZE[0])"
+    own = {**os.environ, "PYTHONPATH": str(tmp_path), "SPARSEPGD_WEIGHTS": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=own)
+    assert done.stdout.startswith(str(tmp_path))
+    assert str(zoo.bundled_names()) in done.stdout
+    assert "are not here; looked in the package; full-size models are not in the wheel" in done.stderr
+
+
 def test_extras_that_errors_name_exist() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert set(EXTRAS.values()) <= set(extras)
-    for module, extra in EXTRAS.items():
-        assert f"pip install 'sparsepgd[{extra}]'" in str(missing(module))
+    assert {extra for _, extra in EXTRAS.values()} <= set(extras)
     named = {extra for words in extras.values() for word in words for extra in re.findall(r"sparsepgd\[(.*)\]", word)}
     assert {extra for group in named for extra in group.split(",")} <= set(extras)
 
@@ -92,4 +112,7 @@ for name in ("foolbox", "art", "torchattacks"):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     names = ("foolbox", "art", "torchattacks")
-    assert done.stdout.splitlines() == [f"{name} is not installed; pip install 'sparsepgd[{name}]'" for name in names]
+    assert done.stdout.splitlines() == [
+        f"the adapter for {name} needs {EXTRAS[name][0]}, which is not installed; pip install 'sparsepgd[{name}]'"
+        for name in names
+    ]

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -61,14 +62,19 @@ def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Tabl
     return table
 
 
-def models(cards: Sequence[Card]) -> Table:
-    table = Table(title="shipped models", title_justify="left")
-    for column in ("model", "parameters", "clean", "robust", "trained by"):
-        table.add_column(column, justify="right" if column in ("parameters", "clean") else "left")
-    for card in cards:
-        robust = "\n".join(f"{value:.1%} {attack}" for attack, value in card.robust_accuracy.items())
-        trained = f"{card.method}, {card.epochs} epochs"
-        table.add_row(card.name, f"{card.parameters:,}", f"{card.clean_accuracy:.1%}", robust, trained)
+def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
+    """One model a row, with the place where it lies; of its robust accuracies the lowest."""
+    table = Table(
+        title="shipped models", title_justify="left", caption=caption, caption_justify="left",
+        box=box.SIMPLE, pad_edge=False, show_edge=False, padding=0,
+    )  # fmt: skip
+    for column in ("model", "network", "params", "clean", "robust", "under", "in"):
+        justify: JustifyMethod = "right" if column in ("params", "clean", "robust") else "left"
+        table.add_column(column, justify=justify, no_wrap=column not in ("model", "under"), overflow="fold")
+    for card, place in found:
+        attack, robust = min(card.robust_accuracy.items(), key=lambda pair: pair[1], default=("", None))
+        row = (card.name, card.architecture, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
+        table.add_row(*map(escape, (*row, "-" if robust is None else f"{robust:.1%}", attack, place)))
     return table
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.training.entries import measure, zoo_entry
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.training.api import Trained
+from sparsepgd.training.entries import add_robust, measure, round_to_half, zoo_entry
+from sparsepgd.training.settings import settings
 from training.toys import network, quadrants, same_weights
 
 
@@ -40,3 +46,106 @@ def test_the_figures_are_those_of_the_attacks() -> None:
     assert found["clean_accuracy"] == 0.75
     assert found["robust_accuracy"]["sPGD unprojected, k=3, 5 steps"] == pytest.approx(expected, abs=1e-5)
     assert found["measured"] == "float32; clean: 12 test images; robust: the first 6 of them"
+
+
+@pytest.fixture
+def trained() -> Trained:
+    torch.manual_seed(0)
+    model = zoo.digits_resnet(num_classes=4).eval()
+    return Trained(model, settings("sat", sp.Budget(k=3), {"epochs": 1}), {"loss": [1.0]}, (), 1.0)
+
+
+def written(trained: Trained, folder: Path, half: bool = True) -> zoo.Card:
+    words = {"arguments": {"num_classes": 4}, "images": 8, "steps": 4}
+    return zoo_entry(trained, folder, "mine", "digits_resnet", quadrants(20, seed=1), half=half, **words)
+
+
+def test_half_precision_is_what_is_written_what_is_loaded_and_what_the_model_has_afterwards(
+    trained: Trained, tmp_path: Path
+) -> None:
+    before = {key: value.clone() for key, value in trained.model.state_dict().items()}
+    card = written(trained, tmp_path)
+    stored, after = load_file(tmp_path / "mine.safetensors"), trained.model.state_dict()
+    assert any(not torch.equal(before[key], after[key]) for key in before), "rounding shows at all"
+    for key, value in before.items():
+        wide = value.is_floating_point()
+        assert stored[key].dtype == (torch.float16 if wide else torch.int64)
+        assert after[key].dtype == value.dtype
+        assert torch.equal(after[key], value.half().float() if wide else value)
+    assert same_weights(zoo.load("mine", tmp_path), trained.model)
+    assert card.measured.startswith("weights rounded to float16; float32; clean: 20 test images")
+    size = (tmp_path / "mine.safetensors").stat().st_size
+    assert size < 2.5 * card.parameters
+
+
+def test_the_figures_of_an_entry_in_half_precision_are_those_of_the_rounded_weights(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spy(model: torch.nn.Module, *rest: Any) -> dict[str, Any]:
+        seen.append(all(torch.equal(p, p.half().float()) for p in model.parameters()))
+        return measure(model, *rest)
+
+    monkeypatch.setattr("sparsepgd.training.entries.measure", spy)
+    card = written(trained, tmp_path)
+    assert seen == [True]
+    again = measure(zoo.load("mine", tmp_path), quadrants(20, seed=1), sp.Budget(k=3), 8, 4)
+    assert (card.clean_accuracy, card.robust_accuracy) == (again["clean_accuracy"], again["robust_accuracy"])
+
+
+def test_without_half_the_weights_stay_as_they_were_trained(trained: Trained, tmp_path: Path) -> None:
+    before = {key: value.clone() for key, value in trained.model.state_dict().items()}
+    card = written(trained, tmp_path, half=False)
+    assert all(torch.equal(before[key], value) for key, value in zoo.load("mine", tmp_path).state_dict().items())
+    assert "float16" not in card.measured
+
+
+def test_weights_beyond_half_precision_are_refused_and_left_alone() -> None:
+    model = network()
+    model[1].running_var.fill_(1e6)  # type: ignore[index, union-attr, operator]
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(UnsupportedError, match=r"1.running_var goes up to 1e\+06, beyond 65504, the end of float16"):
+        round_to_half(model)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_further_figures_go_onto_the_card(trained: Trained, tmp_path: Path) -> None:
+    old = written(trained, tmp_path)
+    figures = {"sAA, k=3, 10000 steps": 0.621234, "SparseRS, k=3, 10000 queries": 0.7}
+    for _ in range(2):  # the same once more changes nothing
+        add_robust(tmp_path, "mine", figures, "sAA and SparseRS: the first 1000")
+    new = zoo.card("mine", tmp_path)
+    assert new.robust_accuracy == {**old.robust_accuracy, "sAA, k=3, 10000 steps": 0.62123, **{list(figures)[1]: 0.7}}
+    assert new.measured == f"{old.measured}; sAA and SparseRS: the first 1000"
+    assert replace(new, robust_accuracy=old.robust_accuracy, measured=old.measured) == old
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.json", "mine.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"sAA": 62.0}, r"robust_accuracy under 'sAA' is 62.0, expected a share from 0 to 1; .* as it was"),
+        ({"sAA": float("nan")}, "is nan, expected a share"),
+        ({"known": 0.25}, "the card of mine has 0.5 under 'known', now came 0.25; name what differs"),
+    ],
+)
+def test_figures_that_cannot_be_are_refused_and_the_card_stays(
+    figures: dict[str, float], message: str, trained: Trained, tmp_path: Path
+) -> None:
+    written(trained, tmp_path)
+    add_robust(tmp_path, "mine", {"known": 0.5}, "by hand")
+    before = (tmp_path / "mine.json").read_bytes()
+    with pytest.raises(UnsupportedError, match=message):
+        add_robust(tmp_path, "mine", {"new": 0.1, **figures}, "by hand")
+    assert (tmp_path / "mine.json").read_bytes() == before
+
+
+def test_figures_of_other_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
+    written(trained, tmp_path)
+    before = (tmp_path / "mine.json").read_bytes()
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes(file.read_bytes()[:-2] + b"ab")
+    with pytest.raises(SourceError, match=r"mine.safetensors has sha256 .*, its card says"):
+        add_robust(tmp_path, "mine", {"sAA": 0.5}, "by hand")
+    assert (tmp_path / "mine.json").read_bytes() == before

@@ -14,7 +14,7 @@ from sparsepgd import zoo
 X, Y = zoo.bundled_images(96)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.bundled_names())
 def test_weights_are_small_and_the_card_tells_their_origin(name: str) -> None:
     weights = files("sparsepgd.zoo").joinpath("bundled", f"{name}.safetensors").read_bytes()
     assert len(weights) <= 2_000_000
@@ -23,7 +23,7 @@ def test_weights_are_small_and_the_card_tells_their_origin(name: str) -> None:
     assert f"--name {name}" in card.command
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.bundled_names())
 def test_clean_accuracy_is_that_of_the_card(name: str) -> None:
     x, y = zoo.bundled_images()
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_clean_accuracy_is_that_of_the_card(name: str) -> None:
 
 
 def test_a_plain_and_an_adversarially_trained_model_are_shipped() -> None:
-    assert {"small-plain", "small-strades"} <= set(zoo.names())
+    assert {"small-plain", "small-strades"} <= set(zoo.bundled_names())
     attack = sp.SparsePGD(sp.Budget(k=20), steps=30)
     plain, robust = (attack(zoo.load(name), X, Y) for name in ("small-plain", "small-strades"))
     assert plain.robust_accuracy < 0.15

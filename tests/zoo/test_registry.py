@@ -86,6 +86,7 @@ def test_changed_weights_are_refused(tmp_path, network):
     [
         ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy is 25, .*; make it again"),
         ({"surprise": 1}, "one.json is no card: .*unexpected keyword argument 'surprise'"),
+        ({"robust_accuracy": {"sAA": 62}}, "one.json is no card: robust_accuracy under 'sAA' is 62, expected a share"),
         ({"seed": "one"}, "one.json is no card: seed is 'one', expected int"),
         (
             {"architecture": "vgg"},
@@ -115,7 +116,7 @@ def test_a_card_cannot_be_changed(tmp_path, network):
         zoo.card("one", tmp_path).seed = 1
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.bundled_names())
 def test_shipped_models(name):
     about, network = zoo.card(name), zoo.load(name)
     assert about.name == name

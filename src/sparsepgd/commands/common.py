@@ -21,8 +21,8 @@ from sparsepgd.search.loop import Progress as Report
 out, err = Console(emoji=False), Console(stderr=True, emoji=False)
 
 MODELS = (
-    "zoo:NAME, torchvision:NAME, timm:NAME, robustbench:[DATASET/THREAT/]NAME, FILE.py:FACTORY, FILE.pt2, FILE.onnx, "
-    "trained:FOLDER, or a network such as preact_resnet18 with --weights"
+    "zoo:NAME or just NAME (see spgd zoo), torchvision:NAME, timm:NAME, robustbench:[DATASET/THREAT/]NAME, "
+    "FILE.py:FACTORY, FILE.pt2, FILE.onnx, trained:FOLDER, or a network such as preact_resnet18 with --weights"
 )
 Model = Annotated[list[str] | None, typer.Option(help=f"{MODELS}; may be given several times.")]
 Weights = Annotated[

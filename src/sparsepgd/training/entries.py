@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import atomic, identity
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
@@ -18,6 +21,7 @@ from sparsepgd.threat import Budget
 from sparsepgd.training.api import Trained
 from sparsepgd.zoo import Card, load
 from sparsepgd.zoo.networks import PreActResNet
+from sparsepgd.zoo.registry import verified
 
 GRADIENTS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
 
@@ -34,16 +38,23 @@ def zoo_entry(
     command: str = "sp.train",
     images: int = 1000,
     steps: int = 100,
+    half: bool = False,
 ) -> Card:
     """Write NAME.safetensors and NAME.json, and read them back.
 
     `architecture` and `arguments`: how `zoo.load` builds the network. `test`: images and labels that were not trained
     on; clean accuracy is that of all, robust accuracy that of the first `images` under sPGD of `steps` steps.
+    `half`: weights are rounded to float16 before anything is measured, in `trained.model` too, so that what is measured
+    here and afterwards is what is written.
     """
     folder, model = Path(folder), trained.model
     folder.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
-    weights = save({key: value.cpu().contiguous() for key, value in model.state_dict().items()})
+    state = round_to_half(model) if half else model.state_dict()
+    weights = save({key: value.cpu().contiguous() for key, value in state.items()})
+    figures = measure(model, test, trained.settings.budget, images, steps)
+    if half:
+        figures["measured"] = f"weights rounded to float16; {figures['measured']}"
     count, kind = sum(p.numel() for p in model.parameters()), trained.settings.kind
     card = Card(
         name=name,
@@ -60,12 +71,48 @@ def zoo_entry(
         torch_version=torch.__version__,
         training_seconds=round(trained.seconds, 1),
         curves={key: [round(value, 5) for value in values] for key, values in trained.curves.items()},
-        **measure(model, test, trained.settings.budget, images, steps),
+        **figures,
     )
     atomic.write(folder / f"{name}.safetensors", weights)
     atomic.write(folder / f"{name}.json", card.to_json().encode())
     load(name, folder)
     return card
+
+
+def add_robust(folder: str | Path, name: str, figures: Mapping[str, float], measured: str) -> Card:
+    """Add robust accuracies, by attack, to the card of a model, and to its `measured` on which images and how.
+
+    Refused if the weights are not those of the card, or if the card holds another figure under the same name.
+    """
+    card, _ = verified(name, Path(folder))
+    for attack, value in figures.items():
+        old = card.robust_accuracy.get(attack)
+        if old is not None and old != round(value, 5):
+            raise UnsupportedError(
+                f"the card of {name} has {old} under {attack!r}, now came {value}; name what differs, e.g. the images, "
+                "so that both can stand"
+            )
+    robust = card.robust_accuracy | {attack: round(value, 5) for attack, value in figures.items()}
+    told = card.measured if measured in card.measured else f"{card.measured}; {measured}"
+    try:
+        card = replace(card, robust_accuracy=robust, measured=told)
+    except TypeError as error:
+        raise UnsupportedError(f"{error}; the card of {name} is as it was") from None
+    atomic.write(Path(folder) / f"{name}.json", card.to_json().encode())
+    return card
+
+
+def round_to_half(model: nn.Module) -> dict[str, Tensor]:
+    """The state of the model in float16 (counters stay integers), which the model has from now on too."""
+    state = model.state_dict()
+    rounded = {key: value.half() if value.is_floating_point() else value for key, value in state.items()}
+    for key, value in state.items():
+        if not bool(rounded[key].isfinite().all()):
+            most = float(value.abs().max())
+            raise UnsupportedError(f"{key} goes up to {most:.3g}, beyond 65504, the end of float16; use half=False")
+    for key, value in state.items():
+        value.copy_(rounded[key])  # the state shares memory with the model
+    return rounded
 
 
 def measure(model: nn.Module, test: tuple[Tensor, Tensor], budget: Budget, images: int, steps: int) -> dict[str, Any]:

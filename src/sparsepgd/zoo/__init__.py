@@ -7,17 +7,32 @@ from sparsepgd.zoo.networks import (
     small_preact_resnet,
     wide_resnet28_10,
 )
-from sparsepgd.zoo.registry import CIFAR10_CLASSES, Card, bundled_images, card, load, names
+from sparsepgd.zoo.places import FULL_SIZE, Place
+from sparsepgd.zoo.registry import (
+    CIFAR10_CLASSES,
+    Card,
+    bundled_images,
+    bundled_names,
+    card,
+    known,
+    load,
+    names,
+    where,
+)
 from sparsepgd.zoo.resnet import ResNet, resnet18, resnet34, vgg11
 
 __all__ = [
     "CIFAR10_CLASSES",
+    "FULL_SIZE",
     "Card",
+    "Place",
     "PreActResNet",
     "ResNet",
     "bundled_images",
+    "bundled_names",
     "card",
     "digits_resnet",
+    "known",
     "load",
     "names",
     "preact_resnet18",
@@ -25,5 +40,6 @@ __all__ = [
     "resnet34",
     "small_preact_resnet",
     "vgg11",
+    "where",
     "wide_resnet28_10",
 ]

@@ -1,0 +1,65 @@
+"""Where models are looked for by name: the package, the folder of SPARSEPGD_WEIGHTS, weights/ of a checkout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Literal
+
+from sparsepgd.errors import SourceError
+
+VARIABLE = "SPARSEPGD_WEIGHTS"  # the folder of full-size models
+FULL_SIZE = ("prn18-fast-ls",)  # what weights/ of the repository holds; the wheel knows them by name only
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of weights, each beside its card."""
+
+    kind: Literal["package", "weights"]
+    folder: Traversable
+
+    def names(self) -> list[str]:
+        """The models whose weights and card are both here, sorted."""
+        files = {file.name for file in self.folder.iterdir()} if self.folder.is_dir() else set()
+        stems = (name.removesuffix(".safetensors") for name in files if name.endswith(".safetensors"))
+        return sorted(stem for stem in stems if f"{stem}.json" in files)
+
+    def weights(self, name: str) -> Traversable:
+        return self.folder.joinpath(f"{name}.safetensors")
+
+    def card(self, name: str) -> Traversable:
+        return self.folder.joinpath(f"{name}.json")
+
+    def __str__(self) -> str:
+        if self.kind == "package":
+            return "the package"
+        return f"{self.folder}{'' if self.folder.is_dir() else ' (no such folder)'}"
+
+
+def package() -> Place:
+    """The models that come with every installation."""
+    return Place("package", files("sparsepgd.zoo").joinpath("bundled"))
+
+
+def places() -> Iterator[Place]:
+    """In the order in which a name is looked for; the variable is read when its turn comes."""
+    yield package()
+    if named := os.environ.get(VARIABLE):
+        if not Path(named).is_dir():
+            raise SourceError(f"{VARIABLE} is {named!r}, which is no folder; name one with weights, or unset it")
+        yield Place("weights", Path(named))
+    root = checkout()
+    if root is not None:
+        yield Place("weights", root / "weights")
+
+
+def checkout() -> Path | None:
+    """The root of the repository, if the package is imported from one."""
+    source = Path(__file__).resolve().parents[2]
+    inside = source.name == "src" and (source.parent / "pyproject.toml").is_file()
+    return source.parent if inside else None

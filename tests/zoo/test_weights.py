@@ -1,0 +1,50 @@
+"""The full-size models of this repository are what their cards say. The sdist has none, so nothing to test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from sparsepgd import zoo
+
+WEIGHTS = Path(__file__).parents[2] / "weights"
+NAMES = sorted(file.stem for file in WEIGHTS.glob("*.safetensors"))
+
+pytestmark = pytest.mark.skipif(not NAMES, reason="no weights/ beside the tests")
+
+
+def test_every_model_is_known_to_the_wheel_by_name_and_has_a_card() -> None:
+    assert sorted(zoo.FULL_SIZE) == NAMES, "name them in FULL_SIZE of zoo/places.py"
+    assert zoo.names(WEIGHTS) == NAMES
+    assert len(NAMES) <= 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_float16_and_at_most_25_mb(name: str) -> None:
+    file = WEIGHTS / f"{name}.safetensors"
+    assert file.stat().st_size <= 25_000_000
+    with safe_open(file, "pt") as tensors:
+        kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
+    assert kinds <= {"F16", "I64"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_tells_the_origin_and_figures_of_the_rounded_weights(name: str) -> None:
+    card = zoo.card(name, WEIGHTS)
+    assert card.name == name
+    assert card.command
+    assert "float16" in card.measured
+    assert {attack.split()[0].strip(",") for attack in card.robust_accuracy} >= {"sPGD", "sAA"}
+    assert all(value <= card.clean_accuracy + 0.05 for value in card.robust_accuracy.values())  # of fewer images
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clean_accuracy_is_that_of_the_card(name: str) -> None:
+    model, (x, y) = zoo.load(name, WEIGHTS), zoo.bundled_images(100)
+    assert sum(p.numel() for p in model.parameters()) == zoo.card(name, WEIGHTS).parameters
+    with torch.no_grad():
+        accuracy = float((model(x).argmax(1) == y).float().mean())
+    assert accuracy == pytest.approx(zoo.card(name, WEIGHTS).clean_accuracy, abs=0.12)  # 100 images of 10,000
