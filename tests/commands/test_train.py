@@ -85,6 +85,11 @@ def test_a_network_of_the_zoo_becomes_a_model_for_the_other_commands(place: Path
     evaluate = ("evaluate", "--model", "trained:o", "--data", "npz:q.npz", "--k", "2", "--steps", "3", "--no-save")
     used = spgd(*evaluate)
     assert used.returncode == 0, used.stderr
+    more = spgd("train", "--recipe", "r.toml", "--model", "trained:o", "--epochs", "1", "--out", "p")
+    assert more.returncode == 0, more.stderr
+    about = zoo.card("model", place / "p")  # a network to start from stays a network of the zoo
+    assert (about.architecture, about.method) == ("digits_resnet", "sat")
+    assert about.command.startswith("spgd train --recipe r.toml --model trained:o")
 
 
 @pytest.mark.slow
@@ -104,6 +109,7 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
         (("--method", "magic"), "error: method 'magic'; use one of plain"),
         (("--data", "npz:q.npz"), "error: no --model for the data 'npz:q.npz'; use preact_resnet18"),
         (("--data", "npz:q.npz", "--model", "torchvision:nothing"), "error: torchvision has no model 'nothing'"),
+        (("--data", "npz:q.npz", "--model", "trained:none"), "error: no trained model in 'none'"),
         (("--recipe", "none.toml"), "error: 'none.toml' cannot be read"),
         (("--set", "speed=9"), "error: --set has no use for 'speed'"),
         (("--recipe", "r.toml", "--k", "65"), "error: k=65 pixels, but a 8x8 image has 64"),

@@ -12,7 +12,8 @@ from sparsepgd.threat import Budget
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import settings
 
-FILES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPES = Path(__file__).parents[2] / "recipes"
+FILES, QUICK = sorted(RECIPES.glob("*.toml")), sorted(RECIPES.glob("quick/*.toml"))
 
 
 def test_the_runs_of_the_paper_have_recipes() -> None:
@@ -21,7 +22,7 @@ def test_the_runs_of_the_paper_have_recipes() -> None:
     assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-strades"} <= names
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*FILES, *QUICK], ids=lambda file: str(file.relative_to(RECIPES)))
 def test_a_recipe_makes_settings(file: Path) -> None:
     values = read(file)
     assert {"method", "data", "model", "k"} <= values.keys()
@@ -29,6 +30,12 @@ def test_a_recipe_makes_settings(file: Path) -> None:
     budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
     made = settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
     assert made.epochs == values["epochs"]
+
+
+@pytest.mark.parametrize("file", QUICK, ids=lambda file: file.stem)
+def test_a_quick_recipe_starts_from_a_fresh_network_or_from_another_quick_recipe(file: Path) -> None:
+    kind, _, place = read(file)["model"].partition(":")
+    assert kind == "preact_resnet18" or (RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK
 
 
 def test_the_recipe_of_imagenet_trains_with_1200_pixels() -> None:

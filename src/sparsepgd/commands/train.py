@@ -82,7 +82,9 @@ def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     """The command line without places of this machine."""
-    words = ["spgd", "train", *(["--recipe", recipe.name] if recipe is not None else [])]
+    words = ["spgd", "train"]
+    if recipe is not None:
+        words += ["--recipe", recipe.name if recipe.is_absolute() else str(recipe)]
     for name, value in given.items():
         own = name in (*DEFAULTS, "model", "epochs", "batch", "lr", "steps", "seed")
         words += [f"--{name}", str(value)] if own else ["--set", f"{name}={value}"]
@@ -137,10 +139,13 @@ class _Job:
                 self.architecture, self.arguments = self.network, {"num_classes": classes}
                 return ARCHITECTURES[self.network](num_classes=classes)
             kind, _, name = self.network.partition(":")
-            if kind == "zoo":
-                about = zoo.card(name)
+            if kind == "torchvision":
+                return _torchvision(name, classes)
+            model = load_model(self.network).model
+            if kind in ("zoo", "trained") or zoo.known(self.network):
+                about = zoo.card(TRAINED, Path(name)) if kind == "trained" else zoo.card(name or self.network)
                 self.architecture, self.arguments = about.architecture, about.arguments
-            return _torchvision(name, classes) if kind == "torchvision" else load_model(self.network).model
+            return model
 
     def enter(self, trained: Trained, command: str) -> None:
         """A card beside the weights, so that `trained:FOLDER` is a model for the other commands."""
