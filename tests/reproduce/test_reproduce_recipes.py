@@ -109,6 +109,28 @@ def test_rows_of_a_table_are_models_and_columns_attacks(tmp_path: Path) -> None:
     assert by["sAA"] == min(by[column] or 0.0 for column in SAA)
 
 
+def test_a_model_is_tried_where_the_paper_tries_it_and_nowhere_else(tmp_path: Path) -> None:
+    source = "zoo:small-plain"
+    job = tiny_job(tmp_path, models={"sTRADES-row": source, "sTRADES-l0": source})
+    _, plan = recipe("structured").prepare(job)
+    found = {(part.subject.role, part.section) for part in plan.parts if isinstance(part, Case)}
+    rows, small, large = ("cifar10, 1 row", "cifar10, 2 patches 3x3", "cifar10, 1 patch 5x5")
+    assert found == {("sTRADES-row", rows), *(("sTRADES-l0", section) for section in (rows, small, large))}
+
+
+def test_what_is_not_finished_is_a_gap(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, models={"Vanilla": "zoo:small-plain"}, images=1)
+    block = Block("struct", "cifar10, 1 row", 1, ("RS", "sPGD_p", "sPGD_u"), "row")
+    plan = grid([block])(recipe("structured"), job)
+    assert plan.gaps
+    first, *others = plan.parts
+    outcome = plan.finish([first.run(job, None), *(None for _ in others)])
+    here = {number.column: number.here for number in outcome.numbers}
+    assert [column for column, value in here.items() if value is None] == ["sPGD_p", "sPGD_u", "sAA"]
+    assert [number.here for number in plan.finish([None] * len(plan.parts)).numbers] == [None] * 5
+    assert [number.paper for number in outcome.numbers] == [93.9, 22.5, 1.0, 1.3, 1.0]
+
+
 def test_ours_stands_above_the_papers_and_files_hold_both(tmp_path: Path) -> None:
     numbers = [Number("k=1", "Vanilla", "RS", 12.34, 56.7, 1.0, 25.0), Number("k=1", "Vanilla", "CS", 8.0, None)]
     outcome = Outcome("robust accuracy, %", numbers, ["another model"])

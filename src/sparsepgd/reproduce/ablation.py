@@ -104,12 +104,12 @@ def ablation(scan: Scan, *more: str) -> Callable[[Recipe, Job], Plan]:
         smaller = [f"budget: {budget} here, {scan.budget} in the paper; the stand-in has nothing left there"]
         words = reasons(recipe, job, subjects, *(smaller if other else []), *more)
 
-        def finish(done: Sequence[Finished]) -> Outcome:
+        def finish(done: Sequence[Finished | None]) -> Outcome:
             value = table(scan.label).value
             pairs = zip(cases, done, strict=True)
             numbers = [accuracy(case, one, value("robust accuracy", case.row, case.column)) for case, one in pairs]
             return Outcome("robust accuracy, %", numbers, words)
 
-        return Plan(cases, finish)
+        return Plan(cases, finish, gaps=True)
 
     return plan

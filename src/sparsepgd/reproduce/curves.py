@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from sparsepgd.evaluation.curves import Smallest, accuracy_over_k, accuracy_over_steps
 from sparsepgd.evaluation.records import Record
-from sparsepgd.report import charts, collect
+from sparsepgd.report import Entry, charts, collect
 from sparsepgd.report.style import look
 from sparsepgd.reproduce.figures import lines
 from sparsepgd.reproduce.paper import table
@@ -42,16 +44,20 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
             for case, one in zip(cases, done, strict=True)
             for length, share in _read(case, one.record)
         ]
-        series: dict[str, list[tuple[float, float]]] = {}
-        for number in numbers:
-            point = (float(number.column.removeprefix("T=")), number.here or 0.0)
-            series.setdefault(f"{number.row}, {number.section}", []).append(point)
-        figure = lines(series, ("iterations", "robust accuracy, %"), log=True)
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
                         "Tables I and II")  # fmt: skip
-        return Outcome("robust accuracy, %", numbers, words, {"iterations": figure})
+        return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
 
     return Plan(cases, finish)
+
+
+def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
+    """Robust accuracy over what columns such as T=300 count (`before`: T=), a line for each model and attack."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for number in numbers:
+        point = (float(number.column.removeprefix(before)), number.here or 0.0)
+        series.setdefault(f"{number.row}, {number.section}", []).append(point)
+    return lines(series, (words, "robust accuracy, %"), log=before == "T=")
 
 
 def _lengths(column: str, budget: Budget, job: Job, most: int) -> list[tuple[int, SparsePGD | SparseRS]]:
@@ -99,8 +105,7 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
                 numbers.append(Number(case.section, case.row, f"k={k}", 100 * float(share[k]), printed))
         words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so that k = 10 is "
                         "not a run of its own; the paper's values are those of Tables I and VIII")  # fmt: skip
-        with look():
-            figure = charts.over_k(collect([one.folder for one in done]))
+        figure = partial(_drawn, charts.over_k, [one.folder for one in done])
         return Outcome("robust accuracy, %", numbers, words, {"sparsity": figure})
 
     return Plan(cases, finish)
@@ -128,11 +133,16 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
         words = reasons(recipe, job, subjects, "the paper's mean iterations stand in its picture alone; its success "
                         "rates are 100 minus Table I")  # fmt: skip
         won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
-        with look():
-            figures = {"histogram": charts.steps_needed(collect(won))} if won else {}
-        return Outcome("as said", numbers, words, figures)
+        return Outcome(
+            "as said", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {}
+        )
 
     return Plan(cases, finish)
+
+
+def _drawn(chart: Callable[[Sequence[Entry]], Any], folders: Sequence[Path]) -> Any:
+    with look():
+        return chart(collect(folders))
 
 
 def runtime(recipe: Recipe, job: Job) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,7 +110,7 @@ class Outcome:
     unit: str
     numbers: Sequence[Number]
     reasons: Sequence[str]  # why they may differ
-    figures: dict[str, Any] = field(default_factory=dict)  # matplotlib Figures by the name of their file
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by their file; drawn when called
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +119,7 @@ class Plan:
 
     parts: Sequence[Part]
     finish: Callable[[Sequence[Any]], Outcome]
+    gaps: bool = False  # whether `finish` takes None for a part that is not finished
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,10 @@ def cost(plan: Plan) -> Cost:
     return Cost(len(plan.parts), total, seconds, 1000 * seconds / max(total, 1))
 
 
-def accuracy(case: Case, done: Finished, paper: float | None) -> Number:
-    """Robust accuracy in percent."""
+def accuracy(case: Case, done: Finished | None, paper: float | None) -> Number:
+    """Robust accuracy in percent; None if the case is not finished."""
+    if done is None:
+        return Number(case.section, case.row, case.column, None, paper)
     low, high = (100 * value for value in done.record.robust_interval)
     return Number(case.section, case.row, case.column, 100 * done.record.robust_accuracy, paper, low, high)
 

@@ -62,7 +62,8 @@ def write(recipe: Recipe, job: Job, outcome: Outcome) -> list[Path]:
         NUMBERS: dump(outcome, recipe=recipe.name, source=recipe.source, scale=job.scale.name, seed=job.seed),
         TABLE: markdown(recipe, outcome).encode(),
     }
-    for name, figure in outcome.figures.items():
+    for name, draw in outcome.figures.items():
+        figure = draw()
         content |= {f"{name}.svg": svg(figure), f"{name}.png": png(figure)}
     for name, data in content.items():
         atomic.write(folder / name, data)

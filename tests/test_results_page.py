@@ -1,0 +1,156 @@
+"""The page of results says what the records say, and nothing where there is no record."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sparsepgd import zoo
+
+ROOT = Path(__file__).parent.parent
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """One of benchmarks/, imported."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def results_page(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("results_page", monkeypatch)
+
+
+def number(section: str, row: str, column: str, here: float | None, paper: float | None = None) -> dict[str, Any]:
+    low, high = (None, None) if here is None else (here - 9.0, here + 9.0)
+    return {"section": section, "row": row, "column": column, "here": here, "paper": paper, "low": low, "high": high}
+
+
+def small_record() -> dict[str, Any]:
+    made = {"unit": "robust accuracy, %", "places": {"sTRADES": "mine"}, "missing": 0}
+    table = [number("k=20", "sTRADES", "clean", 82.0, 89.8), number("k=20", "sTRADES", "RS", None, 61.8)]
+    table.append(number("k=20", "sTRADES", "sAA", 61.0, 61.7))
+    curve = [number("RS", "sTRADES", f"T={length}", here) for length, here in ((5, 80.0), (1000, 64.0))]
+    return {
+        "command": "python benchmarks/small.py --models weights",
+        "scale": "small",
+        "images": 100,
+        "data": "bundled",
+        "seed": 3,
+        "hardware": "a device",
+        "torch": "2.11.0+cu130",
+        "processes": 12,
+        "seconds": 123.4,
+        "models": {"mine": {"epochs": 24}},
+        "recipes": {
+            "unstructured": {
+                **made, "source": "Table I", "about": "pixels", "numbers": table, "reasons": ["short", "few images"],
+            },
+            "iterations": {
+                **made, "source": "Figure 3a", "about": "over T", "numbers": curve, "reasons": ["short", "no numbers"],
+            },
+        },
+        "notices": [],
+    }  # fmt: skip
+
+
+RECORDS: dict[str, dict[str, Any]] = {
+    "saa-mine": {
+        "model": "mine", "images": 1000, "k": 20, "steps": 10_000, "queries": 10_000, "seconds": 812.0,
+        "accuracy": {"clean": 0.82, "spgd-unprojected": 0.7, "sparse-rs": 0.615}, "hardware": "a device",
+    },
+    "growth-mine": {
+        "model": "mine", "steps": 100, "precision": "fp16", "compiled": True, "hardware": "a device",
+        "rows": [
+            {"what": "images", "value": 100, "seconds": 0.5, "us": 50.0},
+            {"what": "images", "value": 10_000, "seconds": 5.0, "us": 5.0},
+        ],
+    },
+    "detection-mine": {
+        "model": "yolo",
+        "lines": [
+            {"line": "clean", "images": 4, "size": 640, "boxes": {"map50": 0.5, "map50_95": 0.25}},
+            {"line": "rs", "images": 4, "size": 640, "boxes": {"map50": 0.125, "map50_95": 0.1}, "evaluations": 9},
+        ],
+    },
+}  # fmt: skip
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/results_page.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python benchmarks/results_page.py"
+
+
+def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) -> None:
+    assert results_page.page(tmp_path, ()) == results_page.INTRODUCTION
+    titles = {"saa-mine": "Sparse-AutoAttack", "growth-mine": "How the time grows", "detection-mine": "Detectors"}
+    for name, record in RECORDS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+        text = results_page.page(tmp_path, ())
+        found = [title for title in titles.values() if f"## {title}\n" in text]
+        assert found == [title for other, title in titles.items() if (tmp_path / f"{other}.json").is_file()]
+    assert (
+        "| mine | 1,000, k = 20 | 10,000 steps, 10,000 queries | clean 82.0, spgd-unprojected 70.0, sparse-rs" in text
+    )
+    assert "| images | 100, 10,000 | 0.50, 5.00 | 50.0, 5.0 | 0.50 |" in text
+    assert "| rs | 12.5 | 10.0 | 9 |" in text
+
+
+def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_page: Any, tmp_path: Path) -> None:
+    (tmp_path / "small-mine.json").write_text(json.dumps(small_record()))
+    text = results_page.page(tmp_path, ())
+    assert "| k=20 | sTRADES (mine) | 82.0 / 89.8 | 61.0 / 61.7 |" in text
+    assert "| sTRADES, here | 82.0 | - | 61.0 |" in text
+    assert "| 95 % | 73-91 | - | 52-70 |" in text
+    assert "| sTRADES, paper | 89.8 | 61.8 | 61.7 |" in text
+    assert [text.count(f"\n- {reason}\n") for reason in ("short", "few images", "no numbers")] == [1, 1, 1]
+    assert "seed 3, a device, torch 2.11.0, 123 s in 12 processes" in text
+    assert "epochs of training: mine 24;" in text
+    assert "](images/results-small-mine-iterations.svg)" in text
+    drawn = results_page.figures(tmp_path)
+    assert list(drawn) == ["results-small-mine-iterations.svg"]
+    assert drawn["results-small-mine-iterations.svg"].lstrip().startswith(b"<?xml")
+
+
+def test_models_are_shown_as_their_cards_say(results_page: Any, tmp_path: Path) -> None:
+    text = results_page.page(tmp_path, results_page.CARDS[:1])
+    for name in zoo.bundled_names():
+        card = zoo.card(name)
+        assert f"| {name} | {card.architecture} | {card.method} | {card.epochs} |" in text
+        assert f"| {100 * card.clean_accuracy:.1f} |" in text
+
+
+def test_what_small_writes_is_what_the_page_reads(
+    results_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ablation on one image, in this process; one of its attacks is not finished."""
+    small = script("small", monkeypatch)
+    order = small.Order(tmp_path, (("Fast-EG-l1", "small-plain"),), "bundled", 1, "smoke", "cpu", 0, tmp_path / "runs")
+    assert order.within("unstructured") == {}
+    parts = small.planned(order, "components")[1].parts
+    done = {small.key(part): small.attack(order, "components", place) for place, part in enumerate(parts[1:], 1)}
+    monkeypatch.setattr(
+        sys, "argv", ["small.py", "--models", "/far/away/weights", "--record", "/far/away/small-x.json"]
+    )
+    args = small.arguments()
+    args.recipes = ["components", "alpha"]
+    record = small.written(order, args, done, 1.0)
+    assert record["command"] == "python benchmarks/small.py --models weights --record benchmarks/results/small-x.json"
+    assert {name: made["missing"] for name, made in record["recipes"].items()} == {"components": 1, "alpha": 5}
+    (tmp_path / "small-x.json").write_bytes(small.dumped(record))
+    assert json.loads((tmp_path / "small-x.json").read_text()) == record
+    text = results_page.page(tmp_path, ())
+    assert "a dash: not finished in the time that there was" in text
+    assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
