@@ -19,12 +19,10 @@ from sparsepgd.zoo import Card
 
 def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
     """One model a row."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for column in ("model", "clean", "robust", "95 %", "pixels", "steps", "time"):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    table = _by_model(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption)
     for name, row in rows:
         table.add_row(
-            name,
+            escape(name),
             f"{row.clean_accuracy:.1%}",
             f"{row.robust_accuracy:.1%}",
             f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
@@ -37,28 +35,32 @@ def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Tab
 
 def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
     """Robust accuracy at up to eight values of k, from runs that looked for the smallest."""
-    table = Table(title=title, title_justify="left")
     shown = sorted({round(k_max * part / 8) for part in range(9)})
-    table.add_column("%, at k =", no_wrap=True)
-    for k in shown:
-        table.add_column(str(k), justify="right", no_wrap=True)
+    table = _by_model(("%, at k =", *map(str, shown)), title)
     for name, record in rows:
         accuracy = accuracy_over_k(record, k_max)[1]
-        table.add_row(name, *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
+        table.add_row(escape(name), *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
     return table
 
 
 def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Table:
     """Mean and spread over seeds, and what is left if every seed may break an image."""
-    table = Table(title=title, title_justify="left")
-    for column in ("model", "mean", "sd", "least", "most", "all seeds together"):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    table = _by_model(("model", "mean", "sd", "least", "most", "all seeds together"), title)
     for name, records in rows:
         robust = [record.robust_accuracy for record in records]
         outcomes = zip(*(record.rows for record in records), strict=True)
         together = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
         values = (statistics.mean(robust), statistics.stdev(robust), min(robust), max(robust))
-        table.add_row(name, *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
+        table.add_row(escape(name), *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
+    return table
+
+
+def _by_model(header: Sequence[str], title: str, caption: str = "") -> Table:
+    """Names, which may take several lines, and numbers, which may not."""
+    table = Table(title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left")
+    table.add_column(header[0], min_width=12, overflow="fold")
+    for column in header[1:]:
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 

@@ -173,8 +173,12 @@ class _Plan:
     def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
         """All attacks on all models, each shown as soon as it is there."""
         names = [source.name for source in self.sources]
-        count = len(self.images.x)
-        caption = f"{count} images of {self.data}, seed {seed}, {self.place}; pixels and steps: median of the fooled"
+        x = self.images.x
+        thing, point = ("images", "pixels") if x.dim() == 4 else ("inputs", "features" if x.dim() == 2 else "places")
+        caption = (
+            f"{len(x)} {thing} of {self.data}, seed {seed}, {self.place}; changed ({point}) and steps: median of the "
+            f"fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
+        )
         found = []
         folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])
         for (title, attack), places in zip(self.attacks, folders, strict=True):
