@@ -23,7 +23,7 @@ BUDGETS = (("pixel", 20, 200), ("row", 1, 100), ("patch:5", 1, 100))  # pattern,
 def attacks(budget: Budget) -> list:
     pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}  # of short runs
     found = [SparsePGD(budget, 100, gradient, **pace) for gradient in ("unprojected", "projected")]
-    found.append(SparseRS(budget, 500))
+    found += [SparsePGD(budget, 100, "projected", near=0.1), SparseRS(budget, 500)]
     if not budget.pattern.structured:
         found += [baselines.CWL0.quick(budget), baselines.L1APGD(budget, 60, targets=0)]
     return found

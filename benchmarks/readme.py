@@ -144,9 +144,10 @@ def beyond_saa() -> str:
     left = {line["attack"]: f"{line['robust_accuracy']:.1%}" for line in record["lines"]}
     return (
         f"\nOn `{record['model']}` the paper's attacks are not the strongest: at {record['how']}, {record['n']} "
-        f"images, k = 20, sPGD leaves {left['spgd-unprojected']} and Sparse-RS {left['rs']}, but l1-APGD "
-        f"{left['l1-apgd']} and CW {left['cw-l0']} ([{name}](benchmarks/results/{name}.json)): the model has learned "
-        "to ignore extreme pixels, and these two look for moderate ones."
+        f"images, k = 20, sPGD leaves {left['spgd-projected']} and Sparse-RS {left['rs']}, but l1-APGD "
+        f"{left['l1-apgd']}, CW {left['cw-l0']} and sPGD from near the clean image, `--attack spgd-near`, "
+        f"{left['spgd-near']} ([{name}](benchmarks/results/{name}.json)): the model has learned to ignore extreme "
+        "pixels, and these look for moderate ones."
     )
 
 

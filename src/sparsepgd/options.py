@@ -16,7 +16,7 @@ from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.evaluation.listings import Choice
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import Attack, SparsePGD, SparseRS
-from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.ensemble import NEAR, SparseAutoAttack
 from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (
@@ -37,9 +37,9 @@ BASELINES: dict[str, Any] = {
     "sparse-fool": baselines.SparseFool,
 }
 BLACK_BOXES = ("corner-search", "one-pixel")
-ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "rs", "saa", *BASELINES)
+ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "spgd-near", "rs", "saa", "saa+", *BASELINES)
 OTHERS = ", ".join(f"{package}:NAME" for package in outside.PACKAGES)  # attacks of other packages
-COMPARED = ("spgd-unprojected", "spgd-projected", "rs", *BASELINES)
+COMPARED = ("spgd-unprojected", "spgd-projected", "spgd-near", "rs", *BASELINES)
 PRESETS = ("quick", "paper")
 # of one attempt, so that an attack has about so many passes, forwards and backwards together
 AT_COST: dict[str, Callable[[Budget, int], Any]] = {
@@ -123,8 +123,10 @@ def attack(
         return baseline
     if name == "rs":
         return SparseRS(budget, queries, quantize=quantize)
-    if name == "saa":
-        return SparseAutoAttack(budget, steps, queries, quantize=quantize)
+    if name in ("saa", "saa+"):
+        return SparseAutoAttack(budget, steps, queries, near=name == "saa+", quantize=quantize)
+    if name == "spgd-near":
+        return SparsePGD(budget, steps, "projected", near=NEAR, quantize=quantize)
     gradient = name.partition("-")[2] or "unprojected"
     return SparsePGD(budget, steps, gradient, quantize=quantize)  # type: ignore[arg-type]
 

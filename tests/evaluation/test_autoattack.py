@@ -90,7 +90,8 @@ def test_individual_runs_are_those_of_the_attacks_alone() -> None:
 def test_versions_and_custom_attacks() -> None:
     model, x, y = problem(6)
     plus = AutoAttack(model, version="plus", **SHORT)
-    assert plus.attacks_to_run == [*THREE, "spgd-unprojected-targeted", "spgd-projected-targeted"]
+    targeted = ["spgd-unprojected-targeted", "spgd-projected-targeted"]
+    assert plus.attacks_to_run == [*THREE, *targeted, "spgd-projected-near"]
     custom = AutoAttack(model, k=12, version="custom", **SHORT)
     with pytest.raises(UnsupportedError, match="attacks_to_run=\\[\\]; use spgd-unprojected, "):
         custom.run_standard_evaluation(x, y)

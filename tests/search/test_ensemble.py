@@ -226,6 +226,15 @@ def test_targeted_members_try_the_likeliest_wrong_classes_and_take_any_wrong_ans
     assert led.evaluations == 9 * 4
 
 
+def test_near_adds_a_last_member_that_the_paper_does_not_have() -> None:
+    paper = sp.SparseAutoAttack(sp.Budget(k=2), 5000, 20)
+    more = dataclasses.replace(paper, near=True)
+    assert (paper.name, more.name) == ("saa", "saa+")
+    assert more.names == (*paper.names, "spgd-projected-near")
+    assert more.evaluations - paper.evaluations == 1001  # it ends early
+    assert dataclasses.replace(more, steps=7).members[-1].evaluations == 8  # type: ignore[attr-defined]
+
+
 def test_two_classes_leave_one_target() -> None:
     weight = torch.zeros(1, 4, 4)
     weight[0, 1, 2] = 1.0

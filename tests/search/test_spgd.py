@@ -311,3 +311,51 @@ def test_sweep_and_slots_agree() -> None:
     rows = Images.entering(queue(threat, oracle, x, y, model(x).detach(), None), threat, quantize=False)
     best = sweep(attack, oracle, threat, rows, Noise(0))
     torch.testing.assert_close(best.x_adv, attack(model, x, y, seed=0, batch_size=2).x_adv, rtol=0, atol=1e-9)
+
+
+def test_near_begins_at_the_clean_image_and_steps_along_the_gradient_where_it_is_largest() -> None:
+    budget = sp.Budget(k=4)
+    weight, x, _ = linear_problem(budget)
+    seen: list[Tensor] = []
+
+    class Watched(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.detach().clone())
+            return super().forward(x)
+
+    attack = sp.SparsePGD(budget, 1, "projected", near=0.1, loss="margin", early_stop=False)
+    attack.perturb(Watched(weight, -100.0), x, torch.zeros(len(x), dtype=torch.long))
+    first, second = seen[-2:]
+    assert torch.equal(first, x)
+    delta = second - x
+    assert torch.all(delta.abs() <= 0.1 + 1e-6)
+    gain = (((x + 0.1 * weight.sign()).clamp(0, 1) - x) * weight).sum(1).flatten(1)
+    best = torch.zeros_like(gain).scatter(1, gain.topk(budget.k).indices, 1).bool()
+    assert torch.equal((delta != 0).any(1).flatten(1), best)
+    assert torch.all((delta * weight)[delta != 0] > 0)
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features(), sp.Rows(), sp.Patches(2)], ids=repr)
+def test_near_stays_within_every_budget(pattern: sp.Pattern, size: int) -> None:
+    x, model = images(6, size=size), SmallConvNet()
+    budget = sp.Budget(k=1, pattern=pattern, eps=0.5)
+    result = sp.SparsePGD(budget, 12, near=0.3, early_stop=False)(model, x, labelled(model, x))
+    assert int(result.groups.max()) <= 1
+    assert float((result.x_adv - x).abs().max()) <= 0.5 + 1e-6
+    assert bool(result.loss.isfinite().all())
+
+
+def test_near_has_a_slow_pace_and_a_name_of_its_own() -> None:
+    near = sp.SparsePGD(sp.Budget(k=1), gradient="projected", near=0.1)
+    assert (near.alpha, near.name) == (pytest.approx(0.02), "spgd-projected-near")
+    assert sp.SparsePGD(sp.Budget(k=1), near=0.1, alpha=0.3).alpha == 0.3
+    with pytest.raises(UnsupportedError, match="near=0"):
+        sp.SparsePGD(sp.Budget(k=1), near=0.0)
+
+
+def test_near_breaks_a_model_that_was_trained_against_spgd_where_a_random_start_does_not() -> None:
+    x, y = sp.zoo.bundled_images(48)
+    model = sp.zoo.load("small-strades")
+    paper, near = (sp.SparsePGD(sp.Budget(k=20), 20, "projected", near=start)(model, x, y) for start in (None, 0.1))
+    assert int(near.fooled.sum()) >= 3 * int(paper.fooled.sum()) + 5

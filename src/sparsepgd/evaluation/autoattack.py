@@ -37,9 +37,10 @@ Labelled = tuple[Tensor, Tensor]
 class AutoAttack:
     """``AutoAttack(model, k=20).run_standard_evaluation(x, y)`` attacks and returns adversarial images.
 
-    ``version``: "standard" (sPGD unprojected, sPGD projected, Sparse-RS), "plus" (and targeted sPGD) or "custom"
-    (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as k=24; a smaller ``eps`` bounds
-    magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run returns all that was found.
+    ``version``: "standard" (sPGD unprojected, sPGD projected, Sparse-RS), "plus" (and targeted sPGD, and sPGD from near
+    the clean image) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as k=24; a
+    smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run returns
+    all that was found.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class AutoAttack:
             raise UnsupportedError(f"version={version!r}; use 'standard', 'plus' or 'custom'")
         self.version = version
         if version != "custom":
-            self.attacks_to_run = list(replace(self.ensemble, targeted=version == "plus").names)
+            more = version == "plus"
+            self.attacks_to_run = list(replace(self.ensemble, targeted=more, near=more).names)
 
     def run_standard_evaluation(
         self,
@@ -116,7 +118,7 @@ class AutoAttack:
         return accuracy
 
     def _chosen(self) -> SparseAutoAttack:
-        known = replace(self.ensemble, targeted=True)
+        known = replace(self.ensemble, targeted=True, near=True)
         by_name = dict(zip(known.names, known.members, strict=True))
         unknown = [one for one in self.attacks_to_run if isinstance(one, str) and one not in by_name]
         if unknown or not self.attacks_to_run:
