@@ -23,12 +23,12 @@ def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     lines = json.loads(file.read_text())["lines"]
-    assert {line["attack"] for line in lines} == {"spgd-unprojected", "spgd-projected", "rs", "loap"}
+    assert {line["attack"] for line in lines} == {"spgd-unprojected", "spgd-projected", "spgd-near", "rs", "loap"}
     assert "not for patches" in " ".join(done.output.split())
     assert "pgd0" in done.output
 
 
-@pytest.mark.parametrize("name", sorted({*options.BASELINES, "spgd", "rs", "saa"} - {"loap"}))
+@pytest.mark.parametrize("name", sorted({*options.BASELINES, "spgd", "spgd-near", "rs", "saa", "saa+"} - {"loap"}))
 def test_every_attack_has_a_preset_and_a_form_of_a_given_cost(name: str) -> None:
     budget = sp.Budget(k=3)
     quick, paper, cheap = (

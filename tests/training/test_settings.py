@@ -54,6 +54,9 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"gradient": "both"}, "gradient='both'; use one of 'random', 'alternating'"),
         ("sat", {"mode": "F"}, "only sTRADES has an adversary by divergence"),
         ("sat", {"multi_size": (3, 5)}, "needs a pattern of patches"),
+        ("linf", {"near": (0.1,)}, "only sPGD starts near the clean image"),
+        ("sat", {"near": (0.1, 2.0)}, "near=\\(0.1, 2.0\\); expected shares of eps"),
+        ("strades", {"near": (0.1,), "mode": "F"}, "the divergence has no gradient at the clean image"),
     ],
 )
 def test_a_wrong_setting_is_refused(name: str, options: dict[str, Any], message: str) -> None:

@@ -38,7 +38,8 @@ class Settings:
     early_stop: bool = True
     multi_eps: int = 6
     multi_size: tuple[int, ...] = ()  # sides of square patches, one drawn for each batch
-    alpha: float | None = None  # 0.25, structured patterns 0.05
+    near: tuple[float, ...] = ()  # not in the paper: every other batch starts near the clean image, by one of these
+    alpha: float | None = None  # 0.25, structured patterns 0.05; of a start near the clean image a fifth of it
     beta: float | None = None
     tolerance: int = 10
     radius: float | None = None  # of the dense adversaries
@@ -82,6 +83,14 @@ class Settings:
         found = self.kind
         if self.mode == "F" and not (found.trades and found.adversary == "spgd"):
             raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
+        if self.near and found.adversary != "spgd":
+            raise UnsupportedError(f"near with {self.method!r}; only sPGD starts near the clean image")
+        if self.near and self.mode == "F":
+            raise UnsupportedError(
+                "near with mode='F'; the divergence has no gradient at the clean image, use mode='T'"
+            )
+        if not all(0 < value <= 1 for value in self.near):
+            raise UnsupportedError(f"near={self.near}; expected shares of eps, larger than 0 and at most 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
             raise UnsupportedError(f"multi_size with {self.budget}; it needs a pattern of patches, e.g. Patches(5)")
         if self.budget.allowed is not None and self.budget.allowed.dim() == 3:
