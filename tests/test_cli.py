@@ -45,7 +45,7 @@ def test_evaluate_takes_structured_budgets(pattern: str, tmp_path: Path) -> None
     assert "small-plain" in done.stdout
 
 
-RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "24", "--steps", "40", "--chunk", "4", "--out", "runs/a")
+RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "40", "--steps", "40", "--chunk", "4", "--out", "runs/a")
 
 
 @pytest.fixture(scope="module")

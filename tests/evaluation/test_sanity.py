@@ -12,7 +12,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import LabelError
 from sparsepgd.evaluation import runs
 from sparsepgd.evaluation.records import Row
-from sparsepgd.evaluation.sanity import compare, examine, review
+from sparsepgd.evaluation.sanity import compare, examine, review, trial
 
 
 class Wrapped(nn.Module):
@@ -178,3 +178,21 @@ def test_notices_are_part_of_the_record() -> None:
     model, x = Wrapped(lambda logits: logits.softmax(1)).eval(), images(12)
     record = runs.run(None, sp.SparsePGD(sp.Budget(k=2), steps=2), model, (x, labelled(model, x)))
     assert [notice.code for notice in record.warnings] == ["probabilities"]
+
+
+@pytest.mark.parametrize(
+    ("name", "attack", "expected"),
+    [
+        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300), ["near-start-wins"]),
+        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300), ["near-start-wins"]),
+        ("small-plain", sp.SparsePGD(sp.Budget(k=20), 300), []),
+        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 20), []),  # too short to be worth a trial
+        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300, near=0.1), []),
+        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300, near=True), []),
+        ("small-strades", sp.SparseRS(sp.Budget(k=20), 10_000), []),
+    ],
+    ids=lambda value: getattr(value, "name", value) if not isinstance(value, list) else str(len(value)),
+)
+def test_a_model_that_ignores_extreme_values_only_is_told_from_a_robust_one(name, attack, expected) -> None:
+    x, y = zoo.bundled_images(32)
+    assert [notice.code for notice in trial(attack, zoo.load(name), x, y)] == expected

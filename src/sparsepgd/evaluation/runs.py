@@ -153,7 +153,7 @@ def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
         environment=identity.environment(task.x.device, task.engine),
         classes=found.classes,
         about=about,
-        warnings=found.notices,
+        warnings=(*found.notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
     )
 
 

@@ -20,6 +20,8 @@ from sparsepgd.problem.checks import check_classes
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
+from sparsepgd.search import SparsePGD
+from sparsepgd.search.ensemble import NEAR, Member, SparseAutoAttack, for_rows
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -27,6 +29,7 @@ ALONE = 4  # of these, asked about one by one
 ROUND_OFF = 1e-3  # relative; what a batch of another size may change
 VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
+TRIED, STEPS, MORE = 16, 6, 3  # images and steps of the trial of another start; images that it may fool more
 BLACK_BOX = ("sparse-rs",)  # how the names of attacks begin that see no gradient
 
 
@@ -54,6 +57,24 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
         with full_precision():
             notices += _gradients(oracle, sample[:size], true[:size])
     return Examination(first.shape[1], tuple(notices))
+
+
+def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
+    """Before a long run of sPGD as in the paper: whether a start near the clean image fools more of a few images."""
+    if not isinstance(attack, SparsePGD | SparseAutoAttack) or attack.near:
+        return ()
+    if len(x) * attack.evaluations < 50 * TRIED * STEPS:  # it would take a good part of the run
+        return ()
+    few = torch.arange(min(TRIED, len(x)))
+    starts = [SparsePGD(attack.budget, STEPS, "projected", near=near) for near in (None, NEAR)]
+    paper, close = (int(for_rows(start, few)(model, x[few], y[few]).fooled.sum()) for start in starts)
+    if close < paper + MORE:
+        return ()
+    words = (
+        f"in {STEPS} steps sPGD from near the clean image fools {close} of {len(few)} images, and from the paper's "
+        f"random start {paper}: the model ignores extreme values, and the paper's attacks flatter it; use --attack saa+"
+    )
+    return (Notice("near-start-wins", words),)
 
 
 def review(rows: Sequence[Row], classes: int, attack: str) -> tuple[Notice, ...]:
