@@ -250,10 +250,11 @@ def growths(records: Records) -> Iterator[str]:
     """Seconds against one quantity at a time."""
     yield "## How the time grows\n"
     for name, record in records.items():
+        how = record.get("note", "without early stop, after a warm-up")
         yield (
-            f"sPGD on {record['model']}, {record['steps']} steps without early stop, after a warm-up, "
-            f"{record['precision']}{', compiled' if record['compiled'] else ''}; {_on(record)}. The exponent is 1 "
-            f"where the time is proportional. Record: {_file(name)}.\n"
+            f"sPGD on {record['model']}, {record['steps']} steps, {how}, {record['precision']}"
+            f"{', compiled' if record['compiled'] else ''}; {_on(record)}. The exponent is 1 where the time is "
+            f"proportional. Record: {_file(name)}.\n"
         )
         rows = []
         for what in dict.fromkeys(row["what"] for row in record["rows"]):
