@@ -190,6 +190,7 @@ def test_notices_are_part_of_the_record() -> None:
         ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300, near=0.1), []),
         ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300, near=True), []),
         ("small-strades", sp.SparseRS(sp.Budget(k=20), 10_000), []),
+        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), attacks=(sp.SparseRS(sp.Budget(k=20)),)), []),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, list) else str(len(value)),
 )

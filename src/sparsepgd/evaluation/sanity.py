@@ -61,12 +61,14 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
 
 def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
     """Before a long run of sPGD as in the paper: whether a start near the clean image fools more of a few images."""
-    if not isinstance(attack, SparsePGD | SparseAutoAttack) or attack.near:
+    members = attack.members if isinstance(attack, SparseAutoAttack) else (attack,)
+    own = [member for member in members if isinstance(member, SparsePGD)]
+    if not own or any(member.near for member in own):
         return ()
-    if len(x) * attack.evaluations < 50 * TRIED * STEPS:  # it would take a good part of the run
+    if len(x) * sum(member.evaluations for member in own) < 50 * TRIED * STEPS:  # it would take a good part of the run
         return ()
     few = torch.arange(min(TRIED, len(x)))
-    starts = [SparsePGD(attack.budget, STEPS, "projected", near=near) for near in (None, NEAR)]
+    starts = [SparsePGD(own[0].budget, STEPS, "projected", near=near) for near in (None, NEAR)]
     paper, close = (int(for_rows(start, few)(model, x[few], y[few]).fooled.sum()) for start in starts)
     if close < paper + MORE:
         return ()
