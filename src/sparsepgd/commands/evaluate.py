@@ -45,6 +45,7 @@ from sparsepgd.evaluation.records import About, Notice, Record
 from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
+from sparsepgd.report.entries import nouns_of
 from sparsepgd.search.ensemble import Member
 from sparsepgd.threat import Budget
 
@@ -174,9 +175,9 @@ class _Plan:
         """All attacks on all models, each shown as soon as it is there."""
         names = [source.name for source in self.sources]
         x = self.images.x
-        thing, point = ("images", "pixels") if x.dim() == 4 else ("inputs", "features" if x.dim() == 2 else "places")
+        thing, point = nouns_of(x)
         caption = (
-            f"{len(x)} {thing} of {self.data}, seed {seed}, {self.place}; changed ({point}) and steps: median of the "
+            f"{len(x)} {thing}s of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: median of the "
             f"fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
         )
         found = []

@@ -78,9 +78,7 @@ class Oracle:
                 )
             loss = self.goal.loss(logits, label, self.loss)
             (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
-            if self.scale != 1:  # what half precision cannot hold is as good as flat
-                g = (g / self.scale).nan_to_num(0.0, 0.0, 0.0)
-        return self._seen(logits.detach(), loss.detach(), y, label, g)
+        return self._seen(logits.detach(), loss.detach(), y, label, g / self.scale if self.scale != 1 else g)
 
     def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""

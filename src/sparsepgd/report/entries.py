@@ -135,9 +135,14 @@ def collect(places: Sequence[str | Path]) -> list[Entry]:
     ]
 
 
-def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
+def nouns_of(x: Tensor) -> tuple[str, str]:
     """What was attacked, and what of it is counted: image and pixel, input and feature, signal and place."""
-    found = {NOUNS.get(entry.x.dim(), ("signal", "place")) for entry in entries}
+    return NOUNS.get(x.dim(), ("signal", "place"))
+
+
+def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
+    """The same for runs that are shown together."""
+    found = {nouns_of(entry.x) for entry in entries}
     return found.pop() if len(found) == 1 else ("input", "value")
 
 

@@ -85,10 +85,10 @@ class SparsePGD(Stepwise[State]):
         return dataclasses.replace(self, gradient="unprojected" if noise.coin() else "projected")
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
-        eps = self.budget.eps
-        p = eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
-        if self.near is not None:
-            p = torch.zeros_like(p)
+        if self.near is None:
+            p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
+        else:
+            p = torch.zeros(len(images.x), *threat.shape, dtype=torch.float32, device=images.x.device)
         w = noise.normal(Stream.MASK, images.index, 0, threat.grid)
         v = threat.top_k(w.sigmoid(), images.usable)
         return State(self._into_box(p, images), w, v, torch.zeros_like(images.y))
