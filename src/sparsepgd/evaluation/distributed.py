@@ -6,6 +6,7 @@ Gloo does that beside any device. Outside torchrun there is one worker, and noth
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # first imported after the workers have met, its functions keep their group for ever
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -101,6 +103,7 @@ def joined() -> Iterator[Workers]:
         yield workers
         workers.barrier()  # nobody leaves while another still reads
     finally:
+        gc.collect()  # of what still holds the group: its threads must end before Python does, or they end in an abort
         dist.destroy_process_group()
 
 

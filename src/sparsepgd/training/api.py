@@ -86,10 +86,10 @@ def train(
             run.go_on(lambda: None)
         else:
             described = states.configuration(wanted, model, _about(images), dict(names or {}))
-            with _Keeper(Path(out), run, described, save_seconds, tensorboard).at_work() as keeper:
-                run.go_on(keeper.put_down)
-                keeper.finish()
-    return _trained(model, run)
+            _Keeper(Path(out), run, described, save_seconds, tensorboard).go_on()
+        trained = _trained(model, run)
+        del run  # it holds on to the other workers, who are about to leave
+    return trained
 
 
 def _trained(model: nn.Module, run: Run) -> Trained:
@@ -209,9 +209,8 @@ class _Keeper:
     tensorboard: bool
     saved: float = 0.0
 
-    @contextmanager
-    def at_work(self) -> Iterator[_Keeper]:
-        """The folder closed to others, and the run where it was left."""
+    def go_on(self) -> None:
+        """From where the run was left to its end, the folder closed to others."""
         from sparsepgd.evaluation.folders import Folder
 
         with ExitStack() as stack:
@@ -219,7 +218,8 @@ class _Keeper:
             self.writer = stack.enter_context(_board(self.folder)) if self.tensorboard and self.run.team.first else None
             states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
             self.saved = time.monotonic()
-            yield self
+            self.run.go_on(self.put_down)
+            self.finish()
 
     def put_down(self) -> None:
         """After an epoch."""

@@ -57,6 +57,4 @@ class Team:
         if self.world == 1:
             return objective
         place = [device] if device.type == "cuda" else None
-        return DistributedDataParallel(
-            objective, place, process_group=self.group, broadcast_buffers=device.type != "cuda"
-        )
+        return DistributedDataParallel(objective, place, process_group=self.group)
