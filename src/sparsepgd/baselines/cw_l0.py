@@ -112,7 +112,7 @@ class CWL0(Standalone):
         c = torch.where(seen.loss < CONFIDENCE, state.c, 0).to(x)[:, None, None, None]
         half = (own.high - own.low) / 2
         slope = half * (1 - torch.tanh(state.w) ** 2) * state.valid  # dx / dw
-        g = (2 * (x - own.x) - c * torch.nan_to_num(seen.gradient, 0.0, 0.0, 0.0)) * slope
+        g = (2 * (x - own.x) - c * seen.gradient) * slope
         t = state.t + 1
         m, v = 0.9 * state.m + 0.1 * g, 0.999 * state.v + 0.001 * g**2
         times = t.to(x)[:, None, None, None]

@@ -71,7 +71,7 @@ class GreedyFool(Standalone):
             if seen.gradient is None:
                 break
             own = select(images, rows)
-            g = torch.nan_to_num(seen.gradient, 0.0, 0.0, 0.0)
+            g = seen.gradient
             if step < self.budget.k:
                 mask = mask + _best_unused(threat.gather(g.abs()), mask, own.usable)
             g = g * mask

@@ -87,7 +87,7 @@ class L1APGD(Repeated, Relaxed[State]):
     def update(self, threat: Threat, images: Images, state: State, seen: Evaluation, step: int) -> State:
         """Keep the best; at a check adapt; then a step along the sign of the largest entries of the gradient."""
         assert seen.gradient is not None
-        g = torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0)
+        g = seen.gradient.float()
         loss = seen.loss.to(state.loss_best.dtype)
         better = loss > state.loss_best
         d_best, g_best = _where(better, state.d, state.d_best), _where(better, g, state.g_best)

@@ -67,7 +67,7 @@ class LOAP(Repeated, Standalone):
             seen = ask.evaluate(x_adv, rows, gradient=True)
             claims.offer(x_adv, rows, seen)
             assert seen.gradient is not None
-            g = torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0)
+            g = seen.gradient.float()
             P = state.P + self.alpha * self.budget.eps * mask(threat, state.q) * g.sign()
             state = Placed(P.clamp(images.low, images.high), state.q)
             trials = self._trials(threat, images, state, step, noise)

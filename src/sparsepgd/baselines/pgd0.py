@@ -74,7 +74,7 @@ class PGD0(Repeated, Stepwise[State]):
     ) -> State:
         """The noise only decides between entries whose gradient is zero."""
         assert seen.gradient is not None
-        g = torch.nan_to_num(seen.gradient.to(state.d.dtype), 0.0, 0.0, 0.0)
+        g = seen.gradient.to(state.d.dtype)
         g = g / (1e-10 + g.flatten(1).norm(p=1, dim=1).view(-1, 1, 1, 1))
         u = noise.uniform(Stream.MAGNITUDE, images.index, step + 1, threat.shape)
         return _project(state.d + self.eta * g + 1e-12 * (u - 0.5), threat, images)

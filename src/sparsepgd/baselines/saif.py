@@ -95,7 +95,7 @@ class SAIF(Repeated, Relaxed[State]):
         loss, t = seen.loss.to(state.loss.dtype), state.t
         better = (loss >= state.loss) | (t < 2) | (state.r >= MOST_HALVINGS) | (self.form == "binary")
 
-        g = torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0)
+        g = seen.gradient.float()
         blank = ((t == 0) & (self.form == "published")).view(-1, 1, 1, 1)  # delta = 0: no mask, no magnitudes yet
         v = self._clip(self.budget.eps * (torch.where(blank, g, g * state.s)).sign(), images)
         g_s = threat.gather(g * torch.where(blank, v, state.p))

@@ -87,7 +87,7 @@ class SigmaZero(Relaxed[State]):
         adversarial = seen.fooled.view(-1, 1, 1, 1)
         s = threat.gather(state.delta**2)
         smooth = 2 * state.delta * self.sigma / (s + self.sigma) ** 2 / math.prod(threat.grid)
-        g = smooth - torch.where(adversarial, 0, torch.nan_to_num(seen.gradient.float(), 0.0, 0.0, 0.0))
+        g = smooth - torch.where(adversarial, 0, seen.gradient.float())
         g = g / g.flatten(1).abs().amax(1).clamp(min=1e-12).view(-1, 1, 1, 1)
 
         m, v = torch.lerp(g, state.m, BETA_1), torch.lerp(g * g, state.v, BETA_2)

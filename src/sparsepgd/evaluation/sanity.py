@@ -171,7 +171,7 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
     except NoGradientError:
         return  # a gradient attack will say so itself, another does not mind
     assert gradient is not None
-    lost = ~(gradient.flatten(1).double().norm(dim=1) >= VANISHING)  # NaN is lost too
+    lost = gradient.flatten(1).double().norm(dim=1) < VANISHING
     share = float(lost.double().mean())
     if share > FEW:
         yield Notice(

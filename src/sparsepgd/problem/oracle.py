@@ -31,7 +31,7 @@ class Evaluation:
 
     loss: Tensor  # (B,), larger is better for the adversary
     fooled: Tensor  # (B,) bool
-    gradient: Tensor | None  # (B, C, H, W), of the loss with respect to the points
+    gradient: Tensor | None  # (B, C, H, W), of the loss with respect to the points; 0 where it is not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,8 @@ class Oracle:
                 )
             loss = self.goal.loss(logits, label, self.loss)
             (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
-        return self._seen(logits.detach(), loss.detach(), y, label, g / self.scale if self.scale != 1 else g)
+        g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
+        return self._seen(logits.detach(), loss.detach(), y, label, g)
 
     def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""

@@ -38,7 +38,7 @@ class Decomposed(SparsePGD):
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
         assert seen.gradient is not None and self.alpha
-        g = torch.nan_to_num(seen.gradient.to(state.p.dtype), 0.0, 0.0, 0.0)
+        g = seen.gradient.to(state.p.dtype)
         g_m = threat.gather(g * state.p)
         norm = g_m.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_m / norm, 0)

@@ -103,7 +103,7 @@ class SparsePGD(Stepwise[State]):
         evaluations without success is drawn afresh; the magnitudes go on."""
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
-        g = torch.nan_to_num(seen.gradient.to(p.dtype), 0.0, 0.0, 0.0)  # dL / d delta
+        g = seen.gradient.to(p.dtype)  # dL / d delta
         s = w.sigmoid()
         g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
         g_w = threat.gather(g * p) * s * (1 - s)

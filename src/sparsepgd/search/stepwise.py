@@ -79,7 +79,7 @@ class Stepwise(Attack, Generic[S]):
         return engine if self._seen_by(engine, task) >= ENOUGH * self._seen_by(bf16, task) else bf16
 
     def _seen_by(self, engine: Engine, task: Task) -> int:
-        """Of a few clean images: losses that are finite and values of the gradient that are finite and not 0."""
+        """Of a few clean images: losses that are finite and values of the gradient that are not 0."""
         oracle, device = task.oracle, task.threat.kernel.device
         sample = [part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label)]
         with dataclasses.replace(engine, compile=False).running(oracle.model, device) as model:
@@ -87,7 +87,7 @@ class Stepwise(Attack, Generic[S]):
             seen = quick.evaluate(sample[0], sample[1], sample[2], self.needs_gradient)
         finite = seen.loss.isfinite()
         g = seen.gradient[finite] if seen.gradient is not None else finite.new_zeros(0)
-        return int(finite.sum()) + int((g.isfinite() & (g != 0)).sum())
+        return int(finite.sum()) + int((g != 0).sum())
 
     def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """No value is read by the host, so that it can be recorded as a CUDA graph."""
