@@ -1,17 +1,18 @@
 """Write the table of docs/interpreting.md from its record: python benchmarks/interpreting.py [--check]"""
 
-import json
 import sys
 from pathlib import Path
 
+from records import load
+
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "compare-small-strades-200.json"
+RECORD = "compare-small-strades-200"
 PAGE = ROOT / "docs" / "interpreting.md"
 START, END = "<!-- written by benchmarks/interpreting.py, do not edit -->\n", "<!-- end -->"
 
 
 def table() -> str:
-    record = json.loads(RECORD.read_text())
+    record = load(RECORD)
     lines = ["| attack | robust accuracy | 95 % | passes for an image |", "| --- | --- | --- | --- |"]
     for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
         low, high = line["interval"]
@@ -22,7 +23,7 @@ def table() -> str:
     setting = (
         f"`spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost 200`, "
         f"seed {record['seed']}, torch {record['torch'].split('+')[0]} on a CPU; "
-        f"record: `benchmarks/results/{RECORD.name}`. Passes are forwards and backwards together, as taken; successes "
+        f"record: `benchmarks/results/{RECORD}.json`. Passes are forwards and backwards together, as taken; successes "
         "after more than 200 do not count."
     )
     right = round(record["lines"][0]["clean_accuracy"] * record["n"])

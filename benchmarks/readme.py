@@ -4,79 +4,42 @@ Every figure in the table stands in a file that the table names.
 """
 
 import json
-import statistics
 import sys
 from pathlib import Path
+
+from records import PAIR, beside_official, load
 
 ROOT = Path(__file__).parent.parent
 START = "<!-- results: written by benchmarks/readme.py from the records, do not edit -->\n"
 END = "<!-- end of results -->"
 
 
-def against_official() -> str:
-    """Images left robust, ours beside the authors' code, at equal steps."""
+def beside_the_official_code() -> str:
+    """Seconds and images left, from runs that held both."""
     lines = [
-        "Images of the first 1,000 CIFAR-10 test images that still stand after 300 steps at k = 20 (fewer: stronger "
-        "attack), mean of three seeds:\n",
-        "| model | clean | gradient | official code | here | record |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "Beside the authors' code, in one run at equal steps and k = 20 (warm-up apart; left: images still right, "
+        "fewer is a stronger attack):\n",
+        f"| model | attack | {' | '.join(PAIR)} | record |",
+        "| --- " * (len(PAIR) + 3) + "|",
     ]
-    for name in ("deviations-prn18-strades", "deviations-prn18-linf"):
-        record = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-        for gradient in ("unprojected", "projected"):
-            rows = {row["variant"]: row["robust"] for row in record["rows"] if row["gradient"] == gradient}
-            official, here = (statistics.mean(rows[key]) for key in ("official code", "as shipped"))
-            lines.append(
-                f"| {record['model']} | {record['clean']} | {gradient} | {official:.1f} | {here:.1f} | "
-                f"[{name}](benchmarks/results/{name}.json) |"
-            )
+    for name in ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"):
+        record = load(name)
+        for pair in beside_official(record):
+            cells = [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)]
+            lines.append(f"| {' | '.join(cells)} |")
+    gpu, cpu = load("speed-prn18-strades"), load("speed-cpu-small-strades")
     lines.append(
-        f"\n{record['hardware']}, torch {record['torch'].split('+')[0]}; models by `recipes/train_bundled.py`."
+        f"\n`prn18`: {gpu['hardware']}, torch {gpu['torch'].split('+')[0]}, {gpu['spgd']['steps']} steps, "
+        f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32; here: means "
+        "of three seeds, official code: one seed. Three seeds of it, beside a search in bf16, which is up to 1.2 "
+        f"points weaker: `speed-prn18-*-bf16.json`. `small`: {cpu['threads']} CPU cores, {cpu['steps']} steps and "
+        "queries, three seeds each. [All results](docs/results.md)."
     )
     return "\n".join(lines)
 
 
-def gpu_speed() -> str:
-    """Seconds and images left, ours beside the authors' code in one run, means over the seeds."""
-    lines = [
-        "\nSeconds, warm-up apart, and images left in the same run (sPGD: 1,000 images, 300 steps; Sparse-RS: the "
-        "first 500 of them, 200 queries):\n",
-        "| model | attack | official code | here | times as fast | record |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name in ("speed-prn18-strades", "speed-prn18-linf"):
-        record = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-        rows = {row["name"]: row for part in ("spgd", "sparse-rs") for row in record[part]["attacks"]}
-        for attack in ("spgd-unprojected", "spgd-projected", "sparse-rs"):
-            cells, seconds = [], []
-            for row in (rows[f"official {attack}"], rows[attack]):
-                seconds.append(statistics.mean(row["seconds"]))
-                cells.append(f"{seconds[-1]:.2f} s, {statistics.mean(row['robust']):.1f} left")
-            ratio = seconds[0] / seconds[1]
-            link = f"[{name}](benchmarks/results/{name}.json)"
-            lines.append(f"| {record['model']} | {attack} | {cells[0]} | {cells[1]} | {ratio:.1f} | {link} |")
-    lines.append(
-        f"\n{record['hardware']}, torch {record['torch'].split('+')[0]}, fp16 and compiled code for the search, "
-        "verdicts in fp32; here: means of three seeds, official code: one seed, in the same run. Three seeds of it, "
-        "beside a search in bf16, which is up to 1.2 points weaker: `speed-prn18-*-bf16.json`."
-    )
-    return "\n".join(lines)
-
-
-def cpu_speed() -> str:
-    record = json.loads((ROOT / "benchmarks" / "results" / "cpu-small-strades.json").read_text())
-    lines = [
-        f"\nSeconds for {record['steps']} steps on {record['images']} images of `{record['model']}` on "
-        f"{record['threads']} CPU cores, in one run, median of {len(record['seeds'])} "
-        "([cpu-small-strades](benchmarks/results/cpu-small-strades.json)):\n",
-        "| gradient | official code | here | here / official |",
-        "| --- | --- | --- | --- |",
-    ]
-    for gradient in ("unprojected", "projected"):
-        rows = {row["variant"]: row["seconds"] for row in record["rows"] if row["gradient"] == gradient}
-        official, here = (statistics.median(rows[key]) for key in ("official code", "as shipped"))
-        lines.append(f"| {gradient} | {official:.1f} | {here:.1f} | {here / official:.2f} |")
-    return "\n".join(lines)
+def _link(name: str) -> str:
+    return f"[record](benchmarks/results/{name}.json)"
 
 
 def shipped() -> str:
@@ -111,13 +74,13 @@ def trained() -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, paper in AUTHORS.items():
-        record = json.loads((ROOT / "benchmarks" / "results" / f"train-cifar10-{name}.json").read_text())
+        record = load(f"train-cifar10-{name}")
         saa = record["saa"]
         found = ["-", "not run"] if saa is None else [f"{saa['queries']:,}", f"{saa['robust_accuracy']:.1%}"]
         seconds = f"{record['seconds']:.0f}{' (shared GPU)' if 'note' in record else ''}"
         cells = [name, str(record["epochs"]), seconds, f"{record['clean']:.1%}", *found, paper]
-        lines.append(f"| {' | '.join(cells)} | [record](benchmarks/results/train-cifar10-{name}.json) |")
-    best = json.loads((ROOT / "benchmarks" / "results" / "saa-prn18-fast-ls.json").read_text())
+        lines.append(f"| {' | '.join([*cells, _link(f'train-cifar10-{name}')])} |")
+    best = load("saa-prn18-fast-ls")
     card = json.loads((ROOT / "weights" / "prn18-fast-ls.json").read_text())
     attack, lowest = min(card["robust_accuracy"].items(), key=lambda pair: pair[1])
     lines.append(
@@ -143,7 +106,7 @@ AUTHORS = {  # sAA of the paper and of the authors' work on one-step training, k
 def beyond_saa() -> str:
     """Where other attacks are stronger, from the comparison at equal cost."""
     name = "compare-small-strades-200"
-    record = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    record = load(name)
     left = {line["attack"]: f"{line['robust_accuracy']:.1%}" for line in record["lines"]}
     return (
         f"\nOn `{record['model']}` the paper's attacks are not the strongest: at {record['how']}, {record['n']} "
@@ -159,14 +122,7 @@ def main() -> int:
     text = readme.read_text()
     head, rest = text.split(START)
     tail = rest.split(END)[1]
-    new = (
-        head
-        + START
-        + "\n".join([against_official(), gpu_speed(), cpu_speed(), trained(), shipped(), beyond_saa()])
-        + "\n"
-        + END
-        + tail
-    )
+    new = head + START + "\n".join([beside_the_official_code(), trained(), shipped(), beyond_saa()]) + "\n" + END + tail
     if "--check" in sys.argv:
         return int(new != text)
     readme.write_text(new)

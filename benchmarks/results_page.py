@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from records import PAIR, RESULTS, beside_official
+
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.curves import over
 from sparsepgd.reproduce.parts import Number, Outcome
@@ -20,7 +22,7 @@ from sparsepgd.reproduce.show import grids
 from sparsepgd.tables import markdown
 
 ROOT = Path(__file__).parent.parent
-RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
+DOCS = ROOT / "docs"
 CARDS = (ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights")
 INTRODUCTION = """<!-- written by benchmarks/results_page.py from the records, do not edit -->
 # Results
@@ -29,7 +31,6 @@ What was measured with this package, from the records in `benchmarks/results`; e
 the versions and the seeds. What a robust accuracy says and what it does not: [Reading the numbers](interpreting.md).
 """
 CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  # recipes that are drawn
-NONE: dict[str, Any] = {"attacks": []}
 Records = dict[str, dict[str, Any]]  # by the name of the file, without .json
 
 
@@ -46,7 +47,6 @@ def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:
         "ablation": ablations,
         "saa": cascades,
         "speed": speeds,
-        "cpu": speeds_on_a_cpu,
         "growth": growths,
         "compare": comparisons,
         "deviations": variants,
@@ -217,33 +217,12 @@ def speeds(records: Records) -> Iterator[str]:
     """Ours beside the authors' code, in one run."""
     yield "## Speed beside the official code\n"
     yield "Means over the seeds, warm-up apart, of attacks of equal length in one run; left: images still right.\n"
-    rows = []
-    for name, record in records.items():
-        found = {row["name"]: row for part in ("spgd", "sparse-rs") for row in record.get(part, NONE)["attacks"]}
-        for attack, row in found.items():
-            official = found.get(f"official {attack}")
-            if official is not None:
-                theirs, ours = (statistics.mean(one["seconds"]) for one in (official, row))
-                cells = [f"{s:.2f} s, {statistics.mean(one['robust']):.1f} left" for s, one in
-                         ((theirs, official), (ours, row))]  # fmt: skip
-                what = f"{attack}, {row['images']:,} images"
-                rows.append([record["model"], what, *cells, f"{theirs / ours:.1f}", _on(record), _file(name)])
-    yield markdown(["model", "attack", "official", "here", "times as fast", "hardware", "record"], rows) + "\n"
-
-
-def speeds_on_a_cpu(records: Records) -> Iterator[str]:
-    """The same from runs of deviations.py on a CPU."""
-    yield "## Speed on a CPU\n"
-    rows = []
-    for name, record in records.items():
-        for gradient in dict.fromkeys(row["gradient"] for row in record["rows"]):
-            mine = {row["variant"]: row["seconds"] for row in record["rows"] if row["gradient"] == gradient}
-            seconds = [statistics.median(mine[variant]) for variant in ("official code", "as shipped")]
-            what = f"{gradient}, {record['images']} images, {record['steps']} steps"
-            cells = [*(f"{value:.1f}" for value in seconds), f"{seconds[0] / seconds[1]:.1f}"]
-            rows.append([record["model"], what, *cells, _on(record), _file(name)])
-    yield "Seconds, medians over the seeds.\n"
-    yield markdown(["model", "sPGD", "official", "here", "times as fast", "hardware", "record"], rows) + "\n"
+    rows = [
+        [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _on(record), _file(name)]
+        for name, record in records.items()
+        for pair in beside_official(record)
+    ]
+    yield markdown(["model", "attack", *PAIR, "hardware", "record"], rows) + "\n"
 
 
 def growths(records: Records) -> Iterator[str]:

@@ -24,6 +24,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     spec.loader.exec_module(module)
     return module
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated

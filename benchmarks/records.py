@@ -1,0 +1,47 @@
+"""The records in benchmarks/results, for the pages that are written from them."""
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+Record = dict[str, Any]
+NONE: Record = {"attacks": []}
+
+
+def load(name: str) -> Record:
+    record: Record = json.loads((RESULTS / f"{name}.json").read_text())
+    return record
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One attack by the authors' code and by ours, in one run; means over the seeds."""
+
+    attack: str
+    images: int
+    seconds: tuple[float, float]  # theirs, ours
+    left: tuple[float, float]  # images still right
+
+    @property
+    def cells(self) -> list[str]:
+        both = [f"{s:.2f} s, {left:.1f} left" for s, left in zip(self.seconds, self.left, strict=True)]
+        return [*both, f"{self.seconds[0] / self.seconds[1]:.1f}"]
+
+
+PAIR = ["official code", "here", "times as fast"]  # above the cells
+
+
+def beside_official(record: Record) -> Iterator[Pair]:
+    """From a record of speed.py or of `spgd bench --official`."""
+    parts = [record] if "attacks" in record else [record.get(part, NONE) for part in ("spgd", "sparse-rs")]
+    found = {row["name"]: row for part in parts for row in part["attacks"]}
+    for attack, row in found.items():
+        if official := found.get(f"official {attack}"):
+            seconds, left = (
+                (statistics.mean(official[key]), statistics.mean(row[key])) for key in ("seconds", "robust")
+            )
+            yield Pair(attack, row["images"], seconds, left)
