@@ -29,6 +29,7 @@ from sparsepgd.detection import Scenes, Yolo, attack_detector, load_yolo, read_f
 from sparsepgd.detection.study import look
 from sparsepgd.errors import MissingPackageError
 from sparsepgd.evaluation import atomic
+from sparsepgd.evaluation.identity import hardware
 
 PIXELS, PATCHES = (1600, 3200), (100, 200)  # of 640x640; 4x4 patches, the same number of pixels
 
@@ -90,7 +91,7 @@ def searched(
         "groups": result.groups.tolist(),
         "seconds": time.perf_counter() - start,
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device,
+        "device": hardware(torch.device(options.device)),
     }
     return facts, result.x_adv
 

@@ -1,7 +1,9 @@
 """What each point costs where the paper and the authors' code differ: docs/deviations.md quotes these records.
 
-    python benchmarks/deviations.py --model NAME.safetensors --arch preact_resnet18 --data cifar10.npz \
+    python benchmarks/deviations.py --model preact_resnet18 --weights NAME.safetensors --data npz:cifar10.npz \
         --official path/to/sPGD --out benchmarks/results/deviations-NAME.json
+
+Model and data are named as for `spgd evaluate`.
 
 Every variant changes one thing of `SparsePGD`; the authors' code, if a checkout is given, runs in the same
 process on the same images. The figure is the number of images still classified correctly (fewer: stronger).
@@ -10,7 +12,6 @@ process on the same images. The figure is the number of images still classified 
 import argparse
 import importlib
 import json
-import platform
 import shlex
 import statistics
 import sys
@@ -20,17 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import options
+from sparsepgd.evaluation.identity import hardware
+from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
-from sparsepgd.zoo import networks
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,9 @@ class Variant(sp.SparsePGD):
     rank: str = "sigmoid"  # h: what TopK ranks, "sigmoid" or "raw"
     detect: str = "mask"  # h: a mask has changed if it did, or if the ranking of the "raw" w did
     ties: str = "first"  # h: whose turn among equals, "first" in order or "random" (drawn anew each step)
-    counter: str = "consecutive"  # f: "cumulative" never goes back to 0 but by a redraw
-    after: str = "fresh"  # g: after a redraw the gradient is "fresh", "stale" or for one step zero ("idle")
+    counter: str = "cumulative"  # f: goes back to 0 by a redraw alone; "consecutive": by every change of the mask
+    after: str = "stale"  # g: the new mask moves by the gradient of the old one at once, by its own ("fresh"), or
+    # after one step without any ("idle")
 
     def top(self, threat: Any, w: Tensor, index: Tensor, step: Tensor, noise: Any) -> Tensor:
         s = w.sigmoid()
@@ -54,7 +55,7 @@ class Variant(sp.SparsePGD):
 
     def update(self, threat: Any, images: Any, state: State, seen: Any, step: Tensor, noise: Any) -> State:
         plain = self.rank == "sigmoid" and self.detect == "mask" and self.ties == "first"
-        if plain and self.counter == "consecutive" and self.after == "fresh":
+        if plain and self.counter == "cumulative" and self.after == "stale":
             return super().update(threat, images, state, seen, step, noise)
         p, w, v = state.p, state.w, state.v
         g, s = seen.gradient.to(p.dtype), w.sigmoid()
@@ -89,10 +90,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "h: rank raw w": {"rank": "raw"},
     "h: detect change in raw w": {"detect": "raw"},
     "h: ties at random": {"ties": "random"},
-    "f: cumulative counter": {"counter": "cumulative"},
-    "g: stale gradient after redraw": {"after": "stale"},
+    "f: consecutive counter": {"counter": "consecutive"},
+    "g: fresh gradient after redraw": {"after": "fresh"},
     "g: idle step after redraw": {"after": "idle"},
-    "f+g: cumulative and stale": {"counter": "cumulative", "after": "stale"},
+    "f+g: consecutive and fresh": {"counter": "consecutive", "after": "fresh"},
     "c: gamma 2e-10": {"gamma": 2e-10},
     "m: redraw one evaluation earlier": {"tolerance": 2},
     "m: redraw one evaluation later": {"tolerance": 4},
@@ -155,10 +156,9 @@ def measure(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, wr
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--arch", default="preact_resnet18")
-    parser.add_argument("--activation", default=None)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--data", required=True)
     parser.add_argument("--official", type=Path)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
@@ -171,25 +171,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    model = getattr(networks, args.arch)(**({"activation": args.activation} if args.activation else {}))
-    model.load_state_dict(load_file(args.model))
-    model = model.to(args.device).eval()
-    with np.load(args.data) as file:
-        x = torch.from_numpy(file["x_test"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
-        y = torch.from_numpy(file["y_test"][: args.n]).long().to(args.device)
+    ((source, (x, y)),) = load_pairs(
+        [args.model], args.data, args.n, choose="first", device=args.device, weights=args.weights
+    )
+    model = source.model.to(args.device).eval()
     with torch.no_grad():
         clean = int(sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(500), y.split(500), strict=True)))
-    print(f"clean {clean} of {args.n}")
+    print(f"clean {clean} of {len(x)}")
     record = {
         "command": shlex.join(["python", "benchmarks/deviations.py", *sys.argv[1:]]),
-        "model": args.model.stem,
-        "images": args.n,
+        "model": args.weights.stem if args.weights else source.name,
+        "images": len(x),
         "clean": clean,
         "k": args.k,
         "pattern": args.pattern,
         "steps": args.steps,
         "seeds": list(range(args.seeds)),
-        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU",
+        "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "rows": [],

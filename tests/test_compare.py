@@ -15,6 +15,7 @@ from sparsepgd import options
 from sparsepgd.cli import app
 from sparsepgd.commands.compare import _line
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation.identity import hardware
 
 
 def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
@@ -22,7 +23,10 @@ def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
     words = ["compare", "-n", "2", "--k", "30", "--pattern", "patch:2", "--equal-cost", "12", "-q", "--out", str(file)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    lines = json.loads(file.read_text())["lines"]
+    record = json.loads(file.read_text())
+    assert record["command"].startswith("spgd")
+    assert record["hardware"] == hardware(torch.device("cpu"))
+    lines = record["lines"]
     assert {line["attack"] for line in lines} == {"spgd-unprojected", "spgd-projected", "spgd-near", "rs", "loap"}
     assert "not for patches" in " ".join(done.output.split())
     assert "pgd0" in done.output
@@ -40,7 +44,9 @@ def test_every_attack_has_a_preset_and_a_form_of_a_given_cost(name: str) -> None
     assert quick.evaluations < paper.evaluations
 
 
-@pytest.mark.parametrize("name", [*sorted(set(options.BASELINES) - {"loap", "cw-l0", "sparse-fool"}), "rs", "spgd"])
+@pytest.mark.parametrize(
+    "name", [*sorted(set(options.BASELINES) - {"loap", "cw-l0", "sparse-fool"}), "rs", "saa", "saa+", "spgd"]
+)
 def test_the_cost_is_about_what_was_asked_for(name: str) -> None:
     """CW and SparseFool have no length of their own: of these, successes after too many passes do not count."""
     hopeless = SmallConvNet()
@@ -68,6 +74,13 @@ def test_successes_after_too_many_passes_do_not_count() -> None:
 def test_a_named_attack_that_cannot_is_an_error_and_so_are_unknown_words() -> None:
     done = CliRunner().invoke(app, ["compare", "--attack", "cw-l0", "--pattern", "row", "--k", "1"])
     assert isinstance(done.exception, UnsupportedError)
+    for words, message in (
+        (("--preset", "paper", "--equal-cost", "20"), "--preset paper with --equal-cost 20; either sets the length"),
+        (("--attack", "spgd,spgd"), "attack 'spgd' is named twice"),
+        (("--attack", ""), "attack '' has an empty name"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            CliRunner().invoke(app, ["compare", *words], catch_exceptions=False)
     with pytest.raises(UnsupportedError, match="preset 'slow'; use one of quick, paper"):
         options.preset("pgd0", sp.Budget(k=1), "slow")
     with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of spgd"):

@@ -21,7 +21,18 @@ from sparsepgd.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TOP = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md")
+TOP = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "CITATION.cff",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "mkdocs.yml",
+)
+FOLDERS = ("tests", "examples", "docs", "recipes", "benchmarks", "leaderboard")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +43,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("setuptools here is older than the one that pyproject.toml asks for")
     copy = tmp_path_factory.mktemp("sources")
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("src", "tests", "examples", "docs", "recipes", "benchmarks"):
+    for folder in ("src", *FOLDERS):
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignore)
-    for name in (*TOP, "Makefile"):
+    for name in TOP:
         shutil.copy(ROOT / name, copy)
     (copy / "weights").mkdir()
     (copy / "weights" / "full-size.safetensors").write_bytes(b"22 MB")
@@ -64,9 +75,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(built: Path) -> 
 def test_the_sdist_holds_what_the_tests_read(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    for folder in ("tests", "examples", "docs", "recipes", "benchmarks"):
+    for folder in FOLDERS:
         assert {f"{folder}/{name}" for name in files(folder)} <= names
-    assert {*TOP, "Makefile"} <= names
+    assert set(TOP) <= names
 
 
 def test_full_size_models_are_neither_in_the_wheel_nor_in_the_sdist(built: Path) -> None:

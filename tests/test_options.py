@@ -48,8 +48,9 @@ def test_unknown_patterns_list_the_known_ones(words: str) -> None:
 
 
 def test_errors_of_the_pattern_itself_come_through() -> None:
-    with pytest.raises(PatternError, match="at least 1"):
-        options.pattern("patch:-1")
+    for words in ("patch:-1", "patch:3x0"):
+        with pytest.raises(PatternError, match="at least 1"):
+            options.pattern(words)
     with pytest.raises(SourceError, match="nowhere"):
         options.pattern("image:nowhere.png")
 
@@ -59,7 +60,7 @@ def test_eps_is_a_number_or_a_fraction(words: str, value: float) -> None:
     assert options.eps(words) == pytest.approx(value, abs=1e-15)
 
 
-@pytest.mark.parametrize("words", ["eight", "8/0", ""])
+@pytest.mark.parametrize("words", ["eight", "8/0", "", "1e400"])
 def test_other_eps_are_refused(words: str) -> None:
     with pytest.raises(UnsupportedError, match="such as 8/255"):
         options.eps(words)
@@ -83,12 +84,20 @@ def test_black_boxes_and_cascades_have_names_too() -> None:
     assert options.attack("spgd-near", budget, 7).name == "spgd-projected-near"
 
 
+def test_black_boxes_are_those_that_need_no_gradient() -> None:
+    assert set(options.BLACK_BOXES) == {"corner-search", "one-pixel"}
+    assert not options.attack("rs", sp.Budget(k=2), 7).needs_gradient
+
+
 def test_several_attacks_are_named_with_commas() -> None:
     budget = sp.Budget(k=2)
     both = options.attacks("spgd-projected, rs", budget, 7)
     assert [attack.name for attack in both] == ["spgd-projected", "sparse-rs"]
     assert options.length(both[0]) == "7 steps"
-    with pytest.raises(UnsupportedError, match="attack ''; use one of spgd"):
-        options.attacks("spgd,", budget, 7)
+    for empty in ("spgd,", ",", ""):
+        with pytest.raises(UnsupportedError, match=f"attack '{empty}' has an empty name"):
+            options.attacks(empty, budget, 7)
+    with pytest.raises(UnsupportedError, match=r"'spgd' and 'spgd-unprojected' in .* are the same attack"):
+        options.attacks("spgd,rs,spgd-unprojected", budget, 7)
     with pytest.raises(UnsupportedError, match="attack 'rs' is named twice"):
         options.attacks("rs,rs", budget, 7)

@@ -109,6 +109,14 @@ def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) 
     assert "| rs | 12.5 | 10.0 | 9 |" in text
 
 
+def test_a_record_that_names_no_command_gets_none(results_page: Any, tmp_path: Path) -> None:
+    record = {"model": "mine", "data": "bundled", "n": 2, "how": "h", "seed": 0, "torch": "2", "device": "cpu"}
+    line = {"attack": "rs", "robust_accuracy": 0.5, "interval": [0, 1], "forwards": 1, "backwards": 0, "seconds": 1}
+    content = {**record, "budget": "b", "lines": [{**line, "clean_accuracy": 1, "median_groups": 1}]}
+    (tmp_path / "compare-mine.json").write_text(json.dumps(content))
+    assert "| `compare-mine.json` | - | cpu |" in results_page.page(tmp_path, ())
+
+
 def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_page: Any, tmp_path: Path) -> None:
     (tmp_path / "small-mine.json").write_text(json.dumps(small_record()))
     text = results_page.page(tmp_path, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import typer
@@ -20,24 +22,26 @@ from sparsepgd.commands.train import train
 from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 
+DEBUG = "With --debug, anywhere on the line, an error comes with its traceback."
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # letter:A:60 is no emoji
     help=sparsepgd.__doc__,
+    epilog=DEBUG,
 )
-app.command()(evaluate)
-app.command()(compare)
-app.command()(attack)
-app.command()(verify)
-app.command()(train)
-app.command()(detect)
-app.command()(report)
-app.command()(reproduce)
-app.command()(leaderboard)
-app.command("bench")(measure)
-app.command("zoo")(list_zoo)
+app.command(epilog=DEBUG)(evaluate)
+app.command(epilog=DEBUG)(compare)
+app.command(epilog=DEBUG)(attack)
+app.command(epilog=DEBUG)(verify)
+app.command(epilog=DEBUG)(train)
+app.command(epilog=DEBUG)(detect)
+app.command(epilog=DEBUG)(report)
+app.command(epilog=DEBUG)(reproduce)
+app.command(epilog=DEBUG)(leaderboard)
+app.command("bench", epilog=DEBUG)(measure)
+app.command("zoo", epilog=DEBUG)(list_zoo)
 
 
 def main() -> None:
@@ -49,8 +53,14 @@ def main() -> None:
     except SparsePGDError as error:
         if debug:
             raise
-        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"error: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, InputError | BudgetError | UnsupportedError | SourceError) else 1)
+    except OSError as error:
+        if debug or error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at the end
+        err.print(f"error: cannot print: {error.strerror}")
+        sys.exit(1)
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(1)

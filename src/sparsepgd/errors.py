@@ -28,6 +28,12 @@ SparsePGDWarning (UserWarning)
 """
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, as far as it fits into another message; its type if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__
+
+
 class SparsePGDError(Exception):
     """The base of all errors of this package."""
 
@@ -97,7 +103,7 @@ class UnsupportedError(SparsePGDError, ValueError):
 
 
 class MissingPackageError(UnsupportedError, ImportError):
-    """A package that only an extra brings is not installed."""
+    """A package that only an extra brings, or that the file of a model imports, is not installed."""
 
 
 class SourceError(SparsePGDError, ValueError):

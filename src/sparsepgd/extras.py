@@ -42,4 +42,4 @@ def needs(what: str) -> Iterator[None]:
             command = f"pip install '{PACKAGES.get(module, module)}'"
         else:
             command = "install another version of it"
-        raise MissingPackageError(f"{what} cannot be had, for an import fails: {error}; {command}") from error
+        raise MissingPackageError(f"{what} cannot be used, because an import fails: {error}; {command}") from error

@@ -36,7 +36,7 @@ BASELINES: dict[str, Any] = {
     "sigma-zero": baselines.SigmaZero,
     "sparse-fool": baselines.SparseFool,
 }
-BLACK_BOXES = ("corner-search", "one-pixel")
+BLACK_BOXES = tuple(name for name, kind in BASELINES.items() if not kind.needs_gradient)
 ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "spgd-near", "rs", "saa", "saa+", *BASELINES)
 OTHERS = ", ".join(f"{package}:NAME" for package in outside.PACKAGES)  # attacks of other packages
 COMPARED = ("spgd-unprojected", "spgd-projected", "spgd-near", "rs", *BASELINES)
@@ -44,6 +44,8 @@ PRESETS = ("quick", "paper")
 # of one attempt, so that an attack has about so many passes, forwards and backwards together
 AT_COST: dict[str, Callable[[Budget, int], Any]] = {
     "rs": lambda budget, passes: SparseRS(budget, passes),
+    "saa": lambda budget, passes: _ensemble(budget, passes // 3),
+    "saa+": lambda budget, passes: _ensemble(budget, passes // 4, near=True),
     "corner-search": baselines.CornerSearch.within,
     "cw-l0": lambda budget, _: baselines.CWL0.quick(budget),
     "greedy-fool": lambda budget, passes: baselines.GreedyFool(budget, max(passes // 2 - 1, 1)),
@@ -102,7 +104,7 @@ def eps(words: str) -> float:
     """``8/255`` or ``0.03``."""
     try:
         return float(Fraction(words))
-    except (ValueError, ZeroDivisionError):
+    except (OverflowError, ValueError, ZeroDivisionError):
         raise UnsupportedError(f"eps {words!r}; use a number or a fraction such as 8/255") from None
 
 
@@ -158,18 +160,34 @@ def at_cost(name: str, budget: Budget, passes: int) -> Attack | SparseAutoAttack
     return attack(name, budget, passes // 2 - 1)
 
 
+def _ensemble(budget: Budget, passes: int, near: bool = False) -> SparseAutoAttack:
+    """So many passes for each of its members."""
+    return SparseAutoAttack(budget, max(passes // 2 - 1, 1), passes, near=near)
+
+
 def _check_name(name: str) -> None:
     if name not in ATTACKS:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(ATTACKS)}, {OTHERS}")
 
 
+def named(names: str) -> list[str]:
+    """``spgd,rs`` -> the names, each of another attack."""
+    words = [name.strip() for name in names.split(",")]
+    if not all(words):
+        raise UnsupportedError(f"attack {names!r} has an empty name; use names with commas, e.g. spgd,rs")
+    same = {"spgd": "spgd-unprojected"}
+    for place, name in enumerate(words):
+        other = next((one for one in words[:place] if same.get(one, one) == same.get(name, name)), None)
+        if other == name:
+            raise UnsupportedError(f"attack {name!r} is named twice in {names!r}; once is enough")
+        if other is not None:
+            raise UnsupportedError(f"{other!r} and {name!r} in {names!r} are the same attack; once is enough")
+    return words
+
+
 def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attack | SparseAutoAttack]:
     """``spgd,rs`` -> both."""
-    words = [name.strip() for name in names.split(",")]
-    twice = next((name for name in words if words.count(name) > 1), None)
-    if twice is not None:
-        raise UnsupportedError(f"attack {twice!r} is named twice in {names!r}; once is enough")
-    return [attack(name, budget, steps, queries=queries) for name in words]
+    return [attack(name, budget, steps, queries=queries) for name in named(names)]
 
 
 def engine(precision: str | None, compiled: bool | None) -> Engine | None:

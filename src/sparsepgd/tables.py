@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import JustifyMethod
-from rich.markup import escape
 from rich.table import Table
 
 from sparsepgd.evaluation.curves import accuracy_over_k
@@ -22,7 +21,7 @@ def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Tab
     table = _by_model(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption)
     for name, row in rows:
         table.add_row(
-            escape(name),
+            name,
             f"{row.clean_accuracy:.1%}",
             f"{row.robust_accuracy:.1%}",
             f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
@@ -39,7 +38,7 @@ def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
     table = _by_model(("%, at k =", *map(str, shown)), title)
     for name, record in rows:
         accuracy = accuracy_over_k(record, k_max)[1]
-        table.add_row(escape(name), *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
+        table.add_row(name, *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
     return table
 
 
@@ -51,13 +50,13 @@ def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Tabl
         outcomes = zip(*(record.rows for record in records), strict=True)
         together = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
         values = (statistics.mean(robust), statistics.stdev(robust), min(robust), max(robust))
-        table.add_row(escape(name), *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
+        table.add_row(name, *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
     return table
 
 
 def _by_model(header: Sequence[str], title: str, caption: str = "") -> Table:
     """Names, which may take several lines, and numbers, which may not."""
-    table = Table(title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left")
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column(header[0], min_width=12, overflow="fold")
     for column in header[1:]:
         table.add_column(column, justify="right", no_wrap=True)
@@ -76,20 +75,22 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
     for card, place in found:
         attack, robust = min(card.robust_accuracy.items(), key=lambda pair: pair[1], default=("", None))
         row = (card.name, card.architecture, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
-        table.add_row(*map(escape, (*row, "-" if robust is None else f"{robust:.1%}", attack, place)))
+        table.add_row(*row, "-" if robust is None else f"{robust:.1%}", attack, place)
     return table
 
 
-def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, caption: str = "") -> Table:
-    """A narrow table of words that are there already; the first column is a name."""
+def words(
+    header: Sequence[str], rows: Sequence[Sequence[str]], title: str, caption: str = "", names: Sequence[int] = (0,)
+) -> Table:
+    """A narrow table of words that are there already; the columns `names`, the first alone, may take several lines."""
     table = Table(
         title=title, title_justify="left", caption=caption, caption_justify="left",
         box=box.SIMPLE, pad_edge=False, padding=0,
     )  # fmt: skip
     for place, column in enumerate(header):
-        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+        table.add_column(column, justify="right" if place else "left", no_wrap=place not in names, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table
 
 

@@ -99,6 +99,26 @@ def test_questions_are_counted_as_the_model_sees_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
+def test_who_needs_no_gradient_takes_none(name: str) -> None:
+    model, x = SmallConvNet().eval(), images(3)
+    attack = ATTACKS[name][0](sp.Budget(k=3))
+    assert attack.needs_gradient is (name not in ("corner-search", "one-pixel"))
+    if attack.needs_gradient:
+        assert bool(attack(model, x, labelled(model, x)).backwards.any())
+    else:
+        assert not bool(attack(lambda x: model(x).detach(), x, labelled(model, x)).backwards.any())
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("value", [2.5, 0])
+def test_lengths_are_whole_numbers(name: str, value: float) -> None:
+    attack = ATTACKS[name][0](sp.Budget(k=3))
+    field = next(one for one in ("steps", "samples", "generations") if hasattr(attack, one))
+    with pytest.raises(UnsupportedError, match=f"{field}={value}; expected"):
+        dataclasses.replace(attack, **{field: value})
+
+
+@pytest.mark.parametrize("name", ATTACKS)
 def test_batch_size_and_order_do_not_change_the_result(name: str) -> None:
     model, x = SmallConvNet(dtype=torch.float64), images(7, dtype=torch.float64)
     y = labelled(model, x)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from conftest import Dial, SmallConvNet, images, labelled
 from sparsepgd.baselines import PGD0
+from sparsepgd.baselines.restarts import Repeated
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.search.attack import Found, Task
 from sparsepgd.search.noise import Noise, Stream
 
 BUDGET = sp.Budget(k=2)
@@ -78,6 +84,47 @@ def test_without_early_stop_every_attempt_sees_every_image() -> None:
     y = labelled(model, x)
     result = PGD0(sp.Budget(k=30), 3, restarts=3, targets=1, early_stop=False)(model, x, y)
     assert result.forwards.tolist() == [6 * 4] * 6
+
+
+@dataclass(frozen=True, eq=False)
+class Once(sp.Attack):
+    """Turns the dial of `conftest.Dial` once, each attempt as it is told."""
+
+    tenths: tuple[int, ...] = ()
+    name = "turning"
+    evaluations = 1
+
+    def search(self, task: Task) -> Found:
+        attempt = [task.noise.again(-i).seed for i in range(len(self.tenths))].index(0)
+        x, one = task.waiting.x.clone(), torch.ones_like(task.waiting.y)
+        x[:, 0, 0, 0] = 0.1 * self.tenths[attempt]
+        return Found(x, task.waiting.clean_loss, one, one, one)
+
+    def swept(self, *args: Any) -> Tensor:
+        raise AssertionError
+
+
+@dataclass(frozen=True, eq=False)
+class Turning(Repeated, Once):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("tenths", "kept"), [((1, 2), 1), ((2, 1), 1), ((1, 3), 3), ((3, 1), 3), ((1, 2, 3, 2), 3), ((0, 2), 2)]
+)
+def test_a_failing_attempt_never_takes_the_place_of_a_success(tenths: tuple[int, ...], kept: int) -> None:
+    """Also if its loss is larger; among equals the larger loss wins."""
+    attack = Turning(sp.Budget(k=1), tenths=tenths, restarts=len(tenths), early_stop=False)
+    result = attack(Dial(), torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64))
+    assert (10 * result.x_adv[:, 0, 0, 0]).round().tolist() == [kept, kept]
+    assert result.fooled.tolist() == [kept != 2] * 2
+    assert result.forwards.tolist() == [len(tenths)] * 2
+
+
+@pytest.mark.parametrize("options", [{"restarts": 0}, {"restarts": 1.5}, {"targets": -1}, {"targets": 2.5}], ids=str)
+def test_restarts_and_targets_are_counts(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=f"{next(iter(options))}="):
+        PGD0(BUDGET, 3, **options)
 
 
 def test_attempts_draw_independent_numbers_and_the_first_those_of_the_call() -> None:

@@ -90,6 +90,27 @@ def test_the_boundary_is_looked_for_where_pixels_may_change() -> None:
     assert bool(result.fooled)
 
 
+@pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf])
+def test_an_image_without_a_usable_gradient_does_no_harm_to_itself_or_others(bad: float) -> None:
+    weight, x, gains = grey(sp.Pixels())
+    bias = -float((weight * x).sum()) - float(gains[:4].sum()) + 0.05
+    two, asked = torch.cat([x, x + 0.25 * torch.ones_like(x)]), []
+
+    def model(x: Tensor) -> Tensor:
+        asked.append(x.detach())
+        bright, x = x.detach().mean((1, 2, 3)) > 0.6, x.clone()
+        if x.requires_grad:
+            x.register_hook(lambda g: torch.where(bright.view(-1, 1, 1, 1), bad, g))
+        score = torch.where(bright, -1.0, (x * weight).flatten(1).sum(1) + bias)
+        return torch.stack([torch.zeros_like(score), score], 1)
+
+    attack = SparseFool(sp.Budget(k=4), 3, lam=1.0, deepfool_steps=3)
+    result = attack(model, two, torch.tensor([0, 0]))
+    assert all(bool(x.isfinite().all()) for x in asked)
+    assert result.fooled.tolist() == [True, False]
+    assert torch.equal(result.x_adv[0], attack(model, x, torch.tensor([0])).x_adv[0])
+
+
 def test_defaults_are_the_papers() -> None:
     attack = SparseFool(sp.Budget(k=20))
     assert (attack.steps, attack.lam, attack.overshoot, attack.deepfool_steps, attack.classes) == (

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from sparsepgd.commands.bench import _settings, measure
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import bench
+from sparsepgd.evaluation.identity import hardware
 
 
 def test_bench_prints_tables_and_writes_record_and_plot(
@@ -25,6 +27,7 @@ def test_bench_prints_tables_and_writes_record_and_plot(
     record = json.loads(file.read_text())
     assert record["command"].startswith("spgd")
     assert record["images"] == 4
+    assert record["hardware"] == hardware(torch.device("cpu"))
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 from sparsepgd.commands.common import out
 from sparsepgd.commands.detect import detect
 from sparsepgd.errors import BudgetError, UnsupportedError
+from sparsepgd.evaluation.identity import hardware
 
 DETECTOR = """
 import torch
@@ -64,6 +65,8 @@ def test_table_records_and_pictures(place: Path) -> None:
     words = shown.get()
     assert "not for: saif patch:4@2" in words
     record = json.loads((place / "out" / "detect.json").read_text())
+    assert record["command"].startswith("spgd")
+    assert record["hardware"] == hardware(torch.device("cpu"))
     assert (record["images"], record["size"], record["device"]) == (2, 64, "cpu")
     done = [(line["attack"], line["words"]) for line in record["lines"]]
     assert done == [

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsepgd.cli import app
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.reproduce import RECIPES
 
 NEEDS_MORE = ("cifar100", "gtsrb", "detection")
@@ -49,9 +49,10 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
         (["alpha", "--model", "zoo:small-plain", "--model", "zoo:small-strades"], "two models for Fast-EG-l1"),
         (["cifar100"], "give a model and its images"),
         (["alpha", "--scale", "large"], "scale 'large'; use one of"),
+        (["alpha", "-n", "1000"], "n=1000, but bundled holds 500 images; use 1 <= n <= 500"),
     ):
         done = CliRunner().invoke(app, ["reproduce", *words, "--out", str(tmp_path)])
-        assert isinstance(done.exception, UnsupportedError)
+        assert isinstance(done.exception, UnsupportedError | SourceError)
         assert match in str(done.exception)
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sparsepgd import zoo
 from sparsepgd.cli import main
-from sparsepgd.training import records
+from sparsepgd.commands import train as command
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation.sources import load_data
+from sparsepgd.training import recipes, records
 from training.toys import quadrants
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 NETWORK = """
 from torch import nn
 def small(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
@@ -82,14 +89,96 @@ def test_a_network_of_the_zoo_becomes_a_model_for_the_other_commands(place: Path
     assert card.measured.startswith("float32; clean: 12 test images")  # a fifth, which was not trained on
     assert records.load(place / "o").configuration["data"]["images"] == 48
     assert card.command.startswith("spgd train --method plain --model digits_resnet --data npz:q.npz --k 2")
-    evaluate = ("evaluate", "--model", "trained:o", "--data", "npz:q.npz", "--k", "2", "--steps", "3", "--no-save")
-    used = spgd(*evaluate)
+    use = next(line for line in done.stdout.splitlines() if line.startswith("use it")).split("spgd ")[1]
+    used = spgd(*shlex.split(use), "--steps", "3", "--no-save")
     assert used.returncode == 0, used.stderr
+    assert "12 images of npz:o/test.npz" in " ".join(used.stdout.split())
     more = spgd("train", "--recipe", "r.toml", "--model", "trained:o", "--epochs", "1", "--out", "p")
     assert more.returncode == 0, more.stderr
     about = zoo.card("model", place / "p")  # a network to start from stays a network of the zoo
     assert (about.architecture, about.method) == ("digits_resnet", "sat")
     assert about.command.startswith("spgd train --recipe r.toml --model trained:o")
+
+
+def test_the_line_to_use_it_has_the_whole_budget_and_images_that_were_not_trained_on(place: Path, spgd: Spgd) -> None:
+    folder = "a folder whose name is longer than the terminal is wide, " * 2
+    words = ("--data", "npz:q.npz", "--model", "digits_resnet", "--method", "plain", "--epochs", "1", "--out", folder)
+    done = spgd("train", *words, "--k", "1", "--pattern", "patch:2", "--eps", "8/255", "--batch", "16")
+    assert done.returncode == 0, done.stderr
+    use = next(line for line in done.stdout.splitlines() if line.startswith("use it"))
+    budget = ["--k", "1", "--pattern", "patch:2", "--eps", "8/255"]
+    assert shlex.split(use)[2:] == ["spgd", "evaluate", "--model", f"trained:{folder}", "--data",
+                                    f"npz:{folder}/test.npz", *budget]  # fmt: skip
+    x, y = load_data("npz:q.npz")
+    kept = load_data(f"npz:{place / folder / 'test.npz'}")
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:12].sort().values
+    assert torch.equal(kept.x, x[order])
+    assert torch.equal(kept.y, y[order])
+
+
+def test_images_that_the_model_does_not_take_are_refused_before_the_training(place: Path, spgd: Spgd) -> None:
+    done = spgd("train", "--data", "npz:q.npz", "--model", "torchvision:resnet18", "--method", "plain", "--k", "1")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: the model fails on images of shape (1, 1, 8, 8): RuntimeError: Given groups=1"
+    )
+    assert done.stderr.count("\n") == 1
+    assert not (place / "runs").exists()
+
+
+def test_images_in_float64_as_numpy_makes_them_are_trained_on(place: Path, spgd: Spgd) -> None:
+    x, y = quadrants(40)
+    np.savez(place / "d.npz", x=x.double().numpy(), y=y.numpy())
+    words = ("--data", "npz:d.npz", "--model", "digits_resnet", "--epochs", "1", "--out", "o")
+    done = spgd("train", "--recipe", "r.toml", *words)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", sorted(RECIPES.rglob("*.toml")), ids=lambda file: str(file.relative_to(RECIPES)))
+def test_the_command_of_a_recipe_asks_for_the_same_when_it_is_pasted(
+    file: Path, spgd: Spgd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = recipes.read(file)
+    assert asked_for(command._command(None, values), spgd, monkeypatch) == {**command.DEFAULTS, **values}
+
+
+def test_a_command_with_settings_of_every_kind_asks_for_the_same_when_it_is_pasted(
+    spgd: Spgd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "--model",
+        "digits_resnet",
+        "--data",
+        "npz:q.npz",
+        "--pattern",
+        "patch:3",
+        "--lr",
+        "1e-5",
+        "--eps",
+        "8/255",
+    ]
+    for setting in ("early_stop=False", "bf16=true", "near=0.1", "multi_size=[3, 5]", "schedule=one-cycle", "lam=6"):
+        words += ["--set", setting]
+    wanted = asked_for(["spgd", "train", *words], spgd, monkeypatch)
+    assert wanted["early_stop"] is False
+    assert (wanted["near"], wanted["multi_size"], wanted["lam"], wanted["lr"]) == ((0.1,), (3, 5), 6, 1e-5)
+    given = {name: value for name, value in wanted.items() if value != command.DEFAULTS.get(name)}
+    assert asked_for(shlex.split(shlex.join(command._command(None, given))), spgd, monkeypatch) == wanted
+
+
+def asked_for(words: list[str], spgd: Spgd, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a command line comes to, without a training."""
+    seen: list[dict[str, Any]] = []
+
+    def job(wanted: dict[str, Any], *rest: Any) -> None:
+        seen.append(wanted)
+        raise UnsupportedError("seen")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "_Job", job)
+        done = spgd(*words[1:])
+    assert done.stderr == "error: seen\n"
+    return seen[0]
 
 
 @pytest.mark.slow
@@ -111,7 +200,15 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
         (("--data", "npz:q.npz", "--model", "torchvision:nothing"), "error: torchvision has no model 'nothing'"),
         (("--data", "npz:q.npz", "--model", "trained:none"), "error: no trained model in 'none'"),
         (("--recipe", "none.toml"), "error: 'none.toml' cannot be read"),
+        (("--recipe", "q.npz"), "error: q.npz is no recipe: 'utf-8' codec can't decode"),
         (("--set", "speed=9"), "error: --set has no use for 'speed'"),
+        (("--set", "size=0"), "error: size=0; use at least 1"),
+        (("--set", "lr=fast"), "error: lr='fast'; expected a number"),
+        (("--set", "early_stop=maybe"), "error: early_stop='maybe'; expected true or false"),
+        (("--data", "npz:none.npz", "--set", "lam=-3"), "error: lam=-3.0; use at least 0"),
+        (("--set", "near=2"), "error: near=(2.0,); expected shares of eps"),
+        (("--set", "seed=first"), "error: seed='first'; expected an integer"),
+        (("--set", "nesterov=true", "--set", "momentum=0"), "error: nesterov=True with momentum=0"),
         (("--recipe", "r.toml", "--k", "65"), "error: k=65 pixels, but a 8x8 image has 64"),
     ],
 )

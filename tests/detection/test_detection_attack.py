@@ -15,6 +15,7 @@ import sparsepgd as sp
 from conftest import SmallConvNet, images
 from sparsepgd.baselines import PGD0, SAIF, SparseFool
 from sparsepgd.detection import OutputLoss, TorchvisionDetector, attack_detector
+from sparsepgd.detection.attack import LossOracle
 from sparsepgd.errors import (
     AllowedError,
     BudgetError,
@@ -25,6 +26,7 @@ from sparsepgd.errors import (
     UnsupportedError,
     VerificationWarning,
 )
+from sparsepgd.problem import Untargeted
 from sparsepgd.search.attack import Attack, Found, Task
 
 WEIGHT = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -202,3 +204,16 @@ def test_a_loss_that_is_no_number_on_the_way_is_no_progress() -> None:
     result = attack_detector(sp.SparsePGD(sp.Budget(4), 10), identity, x, SCALE, OutputLoss(fragile))
     assert bool(result.loss.isfinite().all())
     assert bool((result.loss >= result.clean_loss).all())
+
+
+def test_gradients_that_are_not_finite_are_zero() -> None:
+    """The root of 0 has the slope inf, and times 0 it has none at all."""
+    loss = OutputLoss(lambda output, there: output.sqrt().flatten(1).sum(1) + (0 * output.sqrt()).flatten(1).sum(1))
+    x = torch.full((2, 3, 12, 12), 0.25)
+    x[0, 0, 0, 0] = 0
+    oracle = LossOracle(nn.Identity(), Untargeted(), detector=nn.Identity(), objective=loss, targets=[None, None])
+    place = torch.arange(2)
+    gradient = oracle.evaluate(x, place, place, True).gradient
+    assert gradient is not None
+    assert gradient[0, 0, 0, 0] == 0
+    assert (gradient.flatten()[1:] == 1).all()

@@ -35,7 +35,7 @@ def test_a_factory_gives_a_detector_or_a_pair(file: Path) -> None:
 
 
 def test_what_is_no_detector_is_named(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"use yolo:FILE\.pt, torchvision:NAME or FILE\.py:FACTORY"):
+    with pytest.raises(SourceError, match=r"use FILE\.pt or yolo:FILE of ultralytics, torchvision:NAME"):
         load_detector("zoo:small-plain")
     with pytest.raises(SourceError, match="mine:nothing gave int; expected a detector"):
         load_detector(f"{file}:nothing")
@@ -45,5 +45,14 @@ def test_what_is_no_detector_is_named(file: Path, tmp_path: Path) -> None:
         load_detector(f"{tmp_path / 'nowhere.py'}:ssd")
     with pytest.raises(SourceError, match=r"has no detector 'resnet18'; use one of .*retinanet_resnet50_fpn"):
         load_detector("torchvision:resnet18")
-    with pytest.raises(SourceError, match=r"no file 'nowhere\.pt'"):
-        load_detector("yolo:nowhere.pt")
+    for name in ("yolo:nowhere.pt", "nowhere.pt"):
+        with pytest.raises(SourceError, match=r"no file 'nowhere\.pt'; give a checkpoint such as yolov8n\.pt"):
+            load_detector(name)
+
+
+def test_a_factory_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "weights_beside.py").write_text("KIND = 'ssd'\n")
+    (tmp_path / "mine.py").write_text(
+        "from small_detectors import made\nfrom weights_beside import KIND\ndef net(): return made(KIND)\n"
+    )
+    assert load_detector(f"{tmp_path / 'mine.py'}:net").name == "mine:net"

@@ -54,6 +54,8 @@ class TestPrecision:
         labels = torch.zeros(101, dtype=torch.int64)
         sure = Prediction(torch.cat([far, truth[0].boxes]), labels, torch.linspace(1, 0.1, 101))
         assert mean_average_precision([sure], truth).map50 == 0
+        others = dataclasses.replace(sure, labels=labels + (torch.arange(101) < 100))  # of another class
+        assert mean_average_precision([others], truth).map50 == 0, "a hundred of the image, not of each class"
         unsure = dataclasses.replace(sure, scores=sure.scores.flip(0))
         assert mean_average_precision([unsure], truth).map50 == pytest.approx(1)
 

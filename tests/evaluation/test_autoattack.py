@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd import baselines
 from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError
 from sparsepgd.evaluation.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
@@ -155,6 +157,57 @@ def test_lines_go_to_the_screen_and_to_the_log(tmp_path: Path, capsys: pytest.Ca
     adversary.verbose = False
     adversary.run_standard_evaluation(x[:0], y[:0])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("kind", [baselines.CornerSearch, baselines.OnePixel])
+def test_every_black_box_that_beats_the_gradient_is_pointed_out(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x, y = problem()
+    attacks = [sp.SparsePGD(sp.Budget(k=12), steps=1), kind.within(sp.Budget(k=12), 400)]
+    adversary = AutoAttack(model, k=12, version="custom", attacks_to_run=attacks, **SHORT | {"verbose": True})
+    adversary.run_standard_evaluation(x, y)
+    assert f"warning: {attacks[1].name} needs no gradient and broke" in capsys.readouterr().out
+
+
+def test_a_seed_of_none_is_taken_from_the_time(tmp_path: Path) -> None:
+    model, x, y = problem(12)
+    found = []
+    for _ in range(2):
+        adversary = AutoAttack(model, k=3, seed=None, **SHORT)
+        adversary.run_standard_evaluation(x, y)
+        assert adversary.result is not None
+        found.append(adversary.result.x_adv)
+    assert not torch.equal(*found)
+    state = tmp_path / "state.json"
+    first, again = (
+        AutoAttack(model, k=3, seed=None, **SHORT).run_standard_evaluation(x, y, state_path=state) for _ in range(2)
+    )
+    assert isinstance(first, Tensor)
+    assert isinstance(again, Tensor)
+    assert torch.equal(first, again)  # only read
+
+
+def test_seeds_of_numpy_are_kept_like_others(tmp_path: Path) -> None:
+    model, x, y = problem(3)
+    for seed in (np.int64(2), 2):
+        AutoAttack(model, k=12, seed=seed, **SHORT).run_standard_evaluation(x, y, state_path=tmp_path / "state.json")
+    with pytest.raises(UnsupportedError, match=r"seed=0.5; expected an integer"):
+        AutoAttack(model, seed=0.5, **SHORT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bs", [0, -1, 2.5])
+def test_batch_sizes_that_are_none_are_refused(bs: Any) -> None:
+    model, x, y = problem(2)
+    adversary = AutoAttack(model, k=12, **SHORT)
+    for call in (adversary.run_standard_evaluation, adversary.clean_accuracy):
+        with pytest.raises(UnsupportedError, match=f"bs={bs}; expected"):
+            call(x, y, bs=bs)
+
+
+def test_a_function_has_no_state_to_go_on_from(tmp_path: Path) -> None:
+    model, x, y = problem(3)
+    with pytest.raises(UnsupportedError, match="state_path with a model that is just a function"):
+        AutoAttack(lambda x: model(x), k=12, **SHORT).run_standard_evaluation(x, y, state_path=tmp_path / "state.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 class BreaksError(Exception):

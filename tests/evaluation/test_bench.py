@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,40 @@ def test_code_of_a_checkout_runs_beside_ours(tmp_path: Path, job: bench.Bench) -
     assert list(found) == ["official spgd-unprojected", "official spgd-projected", "official sparse-rs"]
     assert job.theirs("a", found["official spgd-projected"]).robust == job.theirs("b", black).robust
     assert job.theirs("c", found["official sparse-rs"]).robust == (10, 10)
+
+
+def test_rivals_draw_under_their_seed_and_leave_the_global_generator_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "rs_attacks.py").write_text(
+        "import torch\n"
+        "class RSAttack:\n"
+        "    def __init__(self, model, **settings): pass\n"
+        "    def perturb(self, x, y): return None, torch.rand_like(x)\n"
+    )
+    (attack,) = rivals.sparse_rs(tmp_path, 3, 10).values()
+    before = torch.get_rng_state()
+    first, again, other = (attack(MODEL, X, Y, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["torchattacks SparseFool", "foolbox L0FMN", "adv-lib sigma-zero"])
+def test_attacks_of_installed_packages_leave_the_global_generator_as_it_was(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them is installed: the packages here are stand-ins that draw."""
+    draw = types.SimpleNamespace(
+        SparseFool=lambda model, **_: lambda x, y: torch.rand_like(x),
+        PyTorchModel=lambda *_, **__: None,
+        attacks=types.SimpleNamespace(L0FMNAttack=lambda steps: lambda model, x, y, epsilons: [torch.rand_like(x)]),
+        sigma_zero=lambda model, inputs, labels, num_steps: torch.rand_like(inputs),
+    )
+    monkeypatch.setattr(rivals.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(rivals.importlib, "import_module", lambda _: draw)
+    torch.rand(7)  # so that the state is none that a seed gives
+    attack, before = rivals.installed(3, 5)[name], torch.get_rng_state()
+    assert torch.equal(attack(MODEL, X, Y, 0), attack(MODEL, X, Y, 0))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_result_of_others_is_cut_to_its_largest_pixels() -> None:

@@ -11,8 +11,15 @@ from torch import Tensor
 
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
-from sparsepgd.errors import BudgetError, UnsupportedError
-from sparsepgd.evaluation.curves import accuracy_over_steps, smallest_k, steps_histogram
+from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
+from sparsepgd.evaluation.curves import (
+    Smallest,
+    accuracy_over_queries,
+    accuracy_over_steps,
+    smallest_k,
+    steps_histogram,
+)
+from sparsepgd.problem.engine import Engine
 from sparsepgd.search.ensemble import SparseAutoAttack
 
 
@@ -61,6 +68,25 @@ def test_accuracy_over_steps_counts_wrong_images_and_ties() -> None:
     assert accuracy_over_steps(result_of([], [], []))[0].tolist() == []
 
 
+def test_an_image_that_was_wrong_from_the_start_is_lost_once() -> None:
+    """With a target it may be fooled all the same."""
+    result = result_of([1, 2, 3, 4], [True, True, True, False], [False, False, True, True])
+    assert accuracy_over_steps(result)[1].tolist() == [0.5, 0.25, 0.25]
+    model, x = SmallConvNet().eval(), images(12)
+    wrong = (labelled(model, x) + 1) % 5
+    targeted = sp.SparsePGD(sp.Budget(k=60), 30)(model, x, wrong, goal=sp.Targeted((wrong + 1) % 5))
+    assert bool(targeted.fooled.any())
+    for curve in (accuracy_over_steps, accuracy_over_queries):
+        assert set(curve(targeted)[1].tolist()) == {0.0}
+
+
+def test_accuracy_over_queries_is_over_forward_passes() -> None:
+    result = replace(result_of([0, 5, 9], [True, True, False], [True] * 3), forwards=torch.tensor([2, 70, 90]))
+    queries, accuracy = accuracy_over_queries(result)
+    assert queries.tolist() == [0, 2, 70, 90]
+    assert (3 * accuracy).round().tolist() == [3, 2, 1, 1]
+
+
 def test_accuracy_over_steps_of_an_ensemble_ends_at_its_robust_accuracy() -> None:
     model, x = SmallConvNet(), images(16)
     y = labelled(model, x)
@@ -98,6 +124,7 @@ class Noting:
     attack: Any
     budget: sp.Budget
     calls: list[tuple[int, int]] = field(default_factory=list)
+    engines: list[object] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -105,6 +132,7 @@ class Noting:
 
     def __call__(self, model: Any, x: Tensor, y: Tensor, **options: Any) -> sp.Result:
         self.calls.append((self.budget.k, len(x)))
+        self.engines.append(options.get("engine", "none was given"))
         result: sp.Result = replace(self.attack, budget=self.budget)(model, x, y, **options)
         return result
 
@@ -158,6 +186,26 @@ def test_it_does_not_depend_on_order_or_batch_size() -> None:
     parts = smallest_k(attack, model, x[pick], y[pick], 20, index=pick, batch_size=3)
     assert torch.equal(parts.k, whole.k[pick])
     torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
+
+
+def test_the_engine_reaches_the_attack_only_if_there_is_one() -> None:
+    model, x, y, _ = linear_problem()
+    attack, engine = Noting(sp.SparsePGD(sp.Budget(k=1), steps=20), sp.Budget(k=1)), Engine("fp32")
+    smallest_k(attack, model, x, y, 4)
+    assert set(attack.engines) == {"none was given"}
+    attack.engines.clear()
+    result = Smallest(attack, sp.Budget(k=4))(model, x, y, engine=engine)
+    assert set(map(id, attack.engines)) == {id(engine)}
+    assert len(result) == len(x)
+
+
+def test_labels_are_checked_before_anything_runs() -> None:
+    model, x, y, _ = linear_problem()
+    attack = sp.SparsePGD(sp.Budget(k=1), steps=5)
+    with pytest.raises(ShapeError, match=r"labels of shape \(3,\) for 7 images"):
+        smallest_k(attack, model, x, y[:3], 4)
+    with pytest.raises(LabelError, match="label 9"):
+        smallest_k(attack, model, x, y + 9, 4)
 
 
 def test_empty_and_wholly_wrong_batches() -> None:

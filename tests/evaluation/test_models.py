@@ -128,7 +128,7 @@ def test_a_pickled_module_is_refused_unless_trusted(tmp_path: Path) -> None:
         load_model(str(file), trust=True)
 
 
-@pytest.mark.parametrize("content", [b"", b"no weights at all", b"\x80\x04K\x01."])
+@pytest.mark.parametrize("content", [b"", b"no weights at all", b"hello world", b"junk", b"\x80\x04K\x01."])
 def test_unreadable_weights_are_refused(tmp_path: Path, content: bytes) -> None:
     for name in ("w.pth", "w.safetensors"):
         (tmp_path / name).write_bytes(content)
@@ -163,7 +163,7 @@ def test_weights_that_cannot_be_fetched_are_an_error_that_says_what_to_do(monkey
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", offline)
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
     with pytest.raises(
-        SourceError, match=r"torchvision:squeezenet1_1 cannot be had from https.*no route.*--weights FILE"
+        SourceError, match=r"torchvision:squeezenet1_1 cannot be fetched from https.*no route.*--weights FILE"
     ):
         load_model("torchvision:squeezenet1_1")
 

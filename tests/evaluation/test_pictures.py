@@ -54,3 +54,34 @@ def test_framings_that_cannot_be_are_refused() -> None:
     for wrong in ({"size": 0}, {"size": 32, "resize": 16}, {"size": 3, "filter": "nearest"}):
         with pytest.raises(UnsupportedError, match=r"size=|filter="):
             Framing(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+def test_sixteen_bit_grey_is_scaled_to_eight_bits_and_not_clipped(kind: type, tmp_path: Path) -> None:
+    levels = np.array([[0, 257, 32896, 65535]]).astype(kind)
+    picture = Image.fromarray(levels)
+    assert picture.mode in ("I;16", "I")
+    assert (as_tensor(picture, None)[0, 0] * 255).round().tolist() == [0, 1, 128, 255]
+    picture.save(tmp_path / "a.tif")
+    read, _ = load_image(str(tmp_path / "a.tif"), None)
+    assert (read[0, :, 0] * 255).round().tolist() == [[0, 1, 128, 255]] * 3
+
+
+def test_pictures_without_a_known_range_are_refused(tmp_path: Path) -> None:
+    for levels in (np.array([[0.5]], np.float32), np.array([[70000]], np.int32)):
+        Image.fromarray(levels).save(tmp_path / "a.tif")
+        with pytest.raises(SourceError, match=r"a picture of mode [FI] with values .*; use 8 or 16 bits"):
+            load_image(str(tmp_path / "a.tif"), None)
+
+
+def test_pictures_too_large_for_pillow_are_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
+    with pytest.raises(SourceError, match="cannot be read as a picture: Image size"):
+        load_image(str(tmp_path / "a.png"), None)
+
+
+def test_grey_pictures_are_read_and_written_with_one_channel(tmp_path: Path) -> None:
+    x = torch.arange(12.0).view(1, 3, 4) / 255
+    save_image(x, tmp_path / "a.png")
+    assert torch.equal(load_image(str(tmp_path / "a.png"), None, grey=True)[0], x[None])

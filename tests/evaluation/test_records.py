@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_records_from_before_confidences_and_names_are_read(folder: Path, tmp_pa
     record = load(tmp_path)
     assert (record.about, record.rows[0].confidence) == (About(), None)
     assert record.robust_accuracy == load(folder).robust_accuracy
+
+
+def test_the_summary_counts_what_the_rows_hold(folder: Path) -> None:
+    record, result = load(folder), ATTACK(zoo.load("small-plain"), X, Y, seed=0)
+    row = record.summary()
+    assert (row.images, row.seconds, row.interval) == (16, record.seconds, record.robust_interval)
+    assert (row.clean_accuracy, row.robust_accuracy) == (result.clean_accuracy, result.robust_accuracy)
+    assert (row.forwards, row.backwards) == (int(result.forwards.sum()), int(result.backwards.sum()))
+    assert row.median_l0 == float(result.l0[result.fooled].float().median())
+    assert row.median_steps == float(result.steps[result.fooled].float().median())
+
+
+def test_the_summary_of_an_attack_that_fools_nobody_has_no_medians() -> None:
+    weak = sp.SparsePGD(sp.Budget(k=1, eps=1e-6), steps=1)
+    row = run(None, weak, zoo.load("small-plain"), (X[:2], Y[:2])).summary()
+    assert math.isnan(row.median_l0)
+    assert math.isnan(row.median_steps)
 
 
 def test_a_record_gives_the_curves_of_its_result(folder: Path) -> None:

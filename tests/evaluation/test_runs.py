@@ -9,19 +9,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from sparsepgd import zoo
+from conftest import SmallConvNet, Tight, images, labelled
+from sparsepgd import baselines, zoo
 from sparsepgd.errors import RangeError, SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import chunks, runs
 from sparsepgd.evaluation.atomic import write
-from sparsepgd.evaluation.folders import Folder, load, load_adversarial
+from sparsepgd.evaluation.distributed import Workers
+from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
 from sparsepgd.evaluation.records import About, Record
 from sparsepgd.evaluation.sources import Data
+from sparsepgd.problem.engine import Engine
 from sparsepgd.search.ensemble import SparseAutoAttack
 
 ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=15)
@@ -186,6 +191,134 @@ def test_a_damaged_chunk_is_made_again(damage: str, undisturbed: Path, tmp_path:
     assert outcome(tmp_path) == outcome(undisturbed)
 
 
+@pytest.mark.parametrize("name", ["000000-000009", "000002-000006"])
+def test_no_image_counts_twice_because_a_chunk_was_copied(name: str, undisturbed: Path, tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    partial = tmp_path / "partial"
+    for kind in ("json", "safetensors"):
+        (partial / f"{name}.{kind}").write_bytes((partial / f"000000-000004.{kind}").read_bytes())
+    start(tmp_path)
+    assert outcome(tmp_path) == outcome(undisturbed)
+
+
+def test_of_chunks_that_overlap_one_is_made_again(undisturbed: Path, tmp_path: Path) -> None:
+    start(tmp_path / "a", stop_after=1)
+    start(tmp_path / "b", stop_after=1, chunk=6)
+    for file in (tmp_path / "b" / "partial").glob("*-*"):
+        (tmp_path / "a" / "partial" / file.name).write_bytes(file.read_bytes())
+    record = start(tmp_path / "a")
+    assert [row.fooled for row in record.rows] == [row.fooled for row in load(undisturbed).rows]
+
+
+class Edited(SmallConvNet):
+    """The same weights and structure as `SmallConvNet`, and other code."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(1 - x)
+
+
+Edited.__name__ = "SmallConvNet"
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_model_whose_code_was_edited_is_not_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
+    start(tmp_path, stop_after=done)
+    _, data = problem()
+    with pytest.raises(UnsupportedError, match="the model answers differently than the one that began the run"):
+        runs.run(tmp_path, ATTACK, Edited().eval(), data, chunk=4)
+
+
+def test_each_worker_must_have_the_model_that_began_the_run(tmp_path: Path) -> None:
+    class Second(Workers):
+        def share(self, make: object) -> object:
+            return Folder(tmp_path).head()
+
+    start(tmp_path, stop_after=1)
+    _, data = problem()
+    with pytest.raises(UnsupportedError, match="worker 1 has another run than the first: the model answers diff"):
+        runs.run(tmp_path, ATTACK, Edited().eval(), data, workers=Second(rank=1, world=2))
+
+
+def test_answers_that_differ_by_round_off_are_the_same_model(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    head = tmp_path / "partial" / "head.json"
+    content = json.loads(head.read_text())
+    assert len(content["answers"]) == 2
+    content["answers"] = [[value * 1.0003 for value in row] for row in content["answers"]]
+    head.write_text(json.dumps(content))
+    assert start(tmp_path).finished
+
+
+def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    head = tmp_path / "partial" / "head.json"
+    content = json.loads(head.read_text())
+    del content["answers"]
+    head.write_text(json.dumps(content))
+    assert start(tmp_path).finished
+
+
+def test_a_randomised_model_is_not_held_to_its_answers(tmp_path: Path) -> None:
+    class Random(SmallConvNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.randn(1)
+
+    record = runs.run(tmp_path, ATTACK, Random().eval(), problem()[1])
+    assert record.answers == ()
+    assert runs.run(tmp_path, ATTACK, Random().eval(), problem()[1]) == record
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_a_finished_run_is_not_read_without_its_images(damage: str, tmp_path: Path) -> None:
+    start(tmp_path)
+    file = tmp_path / "adversarial.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.unlink() if damage == "gone" else file.write_bytes(data)
+    with pytest.raises(SourceError, match="bring the file back, or delete the folder and run again"):
+        start(tmp_path)
+
+
+def test_a_finished_run_of_another_precision_says_what_it_was_made_with(tmp_path: Path) -> None:
+    model, data = problem()
+    first = runs.run(tmp_path, ATTACK, model, data)
+    again = runs.run(tmp_path, ATTACK, model, data, engine=Engine("bf16"))
+    (notice,) = set(again.warnings) - set(first.warnings)
+    assert "finished before with no engine given, not with precision=bf16" in notice.message
+    assert load(tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("x_adv gone", "x_adv is missing"),
+        ("fewer", r"x_adv has the shape \(11, 3, 12, 12\) for 12 images"),
+        ("float64", "x_adv is torch.float64 .*, x is torch.float32"),
+        ("labels", "y has the shape .*labels are 12 integers"),
+        ("no file", "is no safetensors file"),
+    ],
+)
+def test_damaged_images_are_named_even_if_their_checksum_is_right(
+    damage: str, message: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    record = json.loads((undisturbed / "run.json").read_text())
+    tensors = load_tensors((undisturbed / "adversarial.safetensors").read_bytes())
+    match damage:
+        case "x_adv gone":
+            del tensors["x_adv"]
+        case "fewer":
+            tensors["x_adv"] = tensors["x_adv"][:11]
+        case "float64":
+            tensors["x_adv"] = tensors["x_adv"].double()
+        case "labels":
+            tensors["y"] = tensors["y"].float()
+    data = b"broken" if damage == "no file" else save_tensors(tensors)
+    (tmp_path / "adversarial.safetensors").write_bytes(data)
+    (tmp_path / "run.json").write_text(json.dumps(record | {"adversarial": sha256(data)}))
+    with pytest.raises(SourceError, match=rf"adversarial\.safetensors.*{message}"):
+        load_adversarial(tmp_path)
+
+
 def test_leftovers_of_a_kill_are_cleaned_and_other_files_are_not(tmp_path: Path) -> None:
     start(tmp_path, stop_after=1)
     for name in (".run.json.tmp", "partial/.000004-000008.json.tmp", "mine.txt"):
@@ -293,10 +426,29 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         ({"images": 3}, "12 rows do not give the accuracy of 3 images"),
         ({"robust_accuracy": 0.99}, "12 rows do not give the accuracy"),
         ({"extra": 1}, "is no record: extra: Extra inputs"),
+        ({"clean_accuracy": 0.5}, "12 rows do not give the clean accuracy 0.5"),
+        ({"clean_interval": [0.9, 1.0]}, "12 of 12 do not give the clean_interval"),
+        ({"robust_interval": [0.9, 1.0]}, "of 12 do not give the robust_interval"),
+        ({"finished": False}, "says finished: false"),
+        ({"seconds": -1}, "seconds: Input should be greater than or equal to 0"),
+        ({"configuration.model": None}, "run.json is no record: configuration: .*model is None"),
+        ({"configuration.attack.budget.k": "six"}, "configuration: .*attack.budget.k is 'six'"),
+        ({"configuration.attack.budget.pattern": {"kind": "Shape"}}, "attack.budget.pattern.name is 'missing'"),
+        ({"rows.1.index": 3}, "the rows are not numbered one by one"),
+        ({"rows.1.steps": -1}, r"rows\.1\.steps: Input should be"),
+        ({"rows.1.clean_correct": False}, "row 1 contradicts itself|do not give the"),
+        ({"rows.1.clean_prediction": 9}, "row 1 contradicts itself"),
     ],
 )
 def test_records_are_checked_when_they_are_read(change: dict, message: str, undisturbed: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(json.loads((undisturbed / "run.json").read_text()) | change))
+    written = json.loads((undisturbed / "run.json").read_text())
+    for path, value in change.items():
+        *way, last = (int(word) if word.isdecimal() else word for word in path.split("."))
+        place = written
+        for word in way:
+            place = place[word]
+        place[last] = value
+    (tmp_path / "run.json").write_text(json.dumps(written))
     with pytest.raises(SourceError, match=message):
         load(tmp_path)
     (tmp_path / "run.json").write_text("{")
@@ -378,6 +530,60 @@ def test_a_plain_function_is_known_by_its_name_alone(tmp_path: Path) -> None:
     attack = sp.SparseRS(sp.Budget(k=6), queries=20)
     record = runs.run(tmp_path, attack, lambda x: model(x).detach(), data, {"model": "service"})
     assert record.configuration["model"] == {"name": "service", "sha256": None}
+    assert runs.run(tmp_path, attack, lambda x: model(x).detach(), data, {"model": "service"}) == record
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
+    model, data = problem()
+    attack, asked = sp.SparseRS(sp.Budget(k=6), queries=20), iter(range(9))
+    runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4, stop=lambda: next(asked) == done)
+    with pytest.raises(UnsupportedError, match=r"just a function, which cannot be told.*config=\{\"model\": ...\}"):
+        runs.run(tmp_path, attack, lambda x: -model(x), data, chunk=4)
+
+
+def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Path) -> None:
+    model, data = problem()
+    attack = sp.SparseRS(sp.Budget(k=6), queries=20)
+    runs.run(tmp_path, attack, lambda x: model(x), data, stop=lambda: True)
+    assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0
+
+
+def test_a_run_with_an_infinite_hyper_parameter_goes_on_and_is_read_again(tmp_path: Path) -> None:
+    model, data = problem()
+    attack, asked = baselines.CWL0.quick(sp.Budget(k=6)), iter(range(9))
+    runs.run(tmp_path, attack, model, data, chunk=4, stop=lambda: next(asked) == 1)
+    record = runs.run(tmp_path, attack, model, data, chunk=4)
+    assert [part.start for part in record.chunks] == [0, 4, 8]
+    assert record == runs.run(tmp_path, attack, model, data)
+    assert record.configuration["attack"]["small"] == "inf"
+    json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)  # JSON has no Infinity
+    with pytest.raises(UnsupportedError, match=r"attack\.small was inf, is 1\.0"):
+        runs.run(tmp_path, dataclasses.replace(attack, small=1.0), model, data)
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons(tmp_path: Path) -> None:
+    model, data = problem()
+    plain, numpys = (sp.SparsePGD(sp.Budget(k=6), steps) for steps in (4, np.int64(4)))
+    record = runs.run(tmp_path, numpys, model, data, seed=np.int64(3), batch_size=np.int64(5))
+    assert record == runs.run(tmp_path, plain, model, data, seed=3)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5])
+def test_batch_sizes_that_are_none_are_refused_and_leave_no_folder_behind(size: float, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=f"batch_size={size}; expected"):
+        runs.run(tmp_path / "r", ATTACK, *problem(), batch_size=size)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("attack", [ATTACK, baselines.GreedyFool(sp.Budget(k=6), 8)], ids=["stepwise", "standalone"])
+def test_a_run_on_a_device_with_little_memory_ends_like_one_with_much(attack) -> None:
+    model, (x, y) = problem()
+    tight = Tight(3, model)
+    small, large = (runs.run(None, attack, net, (x, y)) for net in (tight, model))
+    assert tight.refused > 0
+    assert [row.fooled for row in small.rows] == [row.fooled for row in large.rows]
+    assert [row.forwards for row in small.rows] == [row.forwards for row in large.rows]
 
 
 def test_any_object_with_the_call_shape_will_do(tmp_path: Path) -> None:

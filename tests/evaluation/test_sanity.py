@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd import zoo
 from sparsepgd.errors import LabelError
-from sparsepgd.evaluation import runs
+from sparsepgd.evaluation import runs, sanity
 from sparsepgd.evaluation.records import Row
-from sparsepgd.evaluation.sanity import compare, examine, review, trial
+from sparsepgd.evaluation.sanity import BLACK_BOX, compare, examine, review, trial
 
 
 class Wrapped(nn.Module):
@@ -115,7 +115,7 @@ def test_labels_that_are_no_classes_are_an_error() -> None:
         examine(SmallConvNet().eval(), images(2), torch.tensor([0, 7]))
 
 
-def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None) -> list[Row]:
+def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None, backwards: int = 1) -> list[Row]:
     """So many images that the model got right and kept, got wrong, and lost to each attack."""
     kinds = [(True, None)] * right + [(False, None)] * wrong
     kinds += [(True, name) for name, count in (by or {}).items() for _ in range(count)]
@@ -127,7 +127,7 @@ def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None) -> list[R
             fooled=by is not None,
             broken_by=by,
             forwards=1,
-            backwards=1,
+            backwards=backwards,
             loss=0,
             **numbers,
         )
@@ -147,21 +147,24 @@ def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None) -> list[R
     ],
 )
 def test_accuracy_near_chance_is_found(right: int, wrong: int, classes: int, found: bool) -> None:
-    assert [notice.code for notice in review(rows(right, wrong), classes, "saa")] == ["chance"] * found
+    assert [notice.code for notice in review(rows(right, wrong), classes)] == ["chance"] * found
 
 
 @pytest.mark.parametrize(
-    ("attack", "by", "found"),
+    ("by", "backwards", "found"),
     [
-        ("saa", {"spgd-unprojected": 10, "sparse-rs": 20}, True),
-        ("saa", {"spgd-unprojected": 10, "sparse-rs-2": 20}, True),
-        ("saa", {"spgd-unprojected": 30, "sparse-rs": 5}, False),
-        ("sparse-rs", {"sparse-rs": 30}, False),
-        ("spgd-projected", {"spgd-projected": 30}, False),
+        ({"spgd-unprojected": 10, "sparse-rs": 20}, 1, True),
+        ({"spgd-unprojected": 10, "sparse-rs-2": 20}, 1, True),
+        ({"spgd-unprojected": 10, "corner-search": 20}, 1, True),
+        ({"spgd-unprojected": 10, "one-pixel": 20}, 1, True),
+        ({"spgd-unprojected": 30, "sparse-rs": 5}, 1, False),
+        ({"sparse-rs": 30}, 0, False),  # alone: there is no gradient to beat
+        ({"sparse-rs": 10, "one-pixel": 20}, 0, False),
+        ({"spgd-projected": 30}, 1, False),
     ],
 )
-def test_a_black_box_that_beats_the_gradient_is_found(attack: str, by: dict[str, int], found: bool) -> None:
-    notices = review(rows(100 - sum(by.values()), by=by), 10, attack)
+def test_a_black_box_that_beats_the_gradient_is_found(by: dict[str, int], backwards: int, found: bool) -> None:
+    notices = review(rows(100 - sum(by.values()), by=by, backwards=backwards), 10)
     assert [notice.code for notice in notices] == ["black-box-wins"] * found
     if found:
         assert "leaves 70.0% where the gradient attacks leave 90.0%" in notices[0].message
@@ -172,12 +175,51 @@ def test_attacks_are_compared_across_runs() -> None:
     assert [notice.code for notice in compare({"spgd-projected": 0.8, "sparse-rs": 0.6})] == ["black-box-wins"]
     assert compare({"spgd-projected": 0.8, "spgd-unprojected": 0.62, "sparse-rs": 0.6}) == ()
     assert compare({"sparse-rs": 0.1}) == compare({"saa": 0.1}) == ()
+    for name in ("corner-search", "one-pixel", "one-pixel-smallest-k"):
+        assert [notice.code for notice in compare({"spgd-projected": 0.8, name: 0.6})] == ["black-box-wins"]
+    assert compare({"sparse-rs": 0.8, "corner-search": 0.6}) == ()
+
+
+def test_black_boxes_are_those_that_need_no_gradient() -> None:
+    assert set(BLACK_BOX) == {"sparse-rs", "corner-search", "one-pixel"}
 
 
 def test_notices_are_part_of_the_record() -> None:
     model, x = Wrapped(lambda logits: logits.softmax(1)).eval(), images(12)
     record = runs.run(None, sp.SparsePGD(sp.Budget(k=2), steps=2), model, (x, labelled(model, x)))
     assert [notice.code for notice in record.warnings] == ["probabilities"]
+
+
+def test_what_the_record_says_is_not_said_by_the_trial_as_well() -> None:
+    """Warnings are errors here."""
+    model, x = Wrapped(lambda logits: logits.softmax(1)).eval(), images(12)
+    attack = sp.SparsePGD(sp.Budget(k=2), 500)
+    assert trial(attack, model, x, labelled(model, x)) == ()
+
+
+@pytest.mark.parametrize(
+    ("paper", "close", "found"), [(4, 4, 0), (4, 6, 0), (4, 7, 1), (0, 2, 0), (0, 3, 1), (5, 1, 0)]
+)
+def test_a_few_images_more_are_no_reason_to_doubt_the_random_start(
+    paper: int, close: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fooling:
+        def __init__(self, count: int) -> None:
+            self.fooled = torch.arange(16) < count
+
+        def __call__(self, *args: object) -> Fooling:
+            return self
+
+    monkeypatch.setattr(sanity, "for_rows", lambda start, few: Fooling(paper if start.near is None else close))
+    notices = trial(sp.SparsePGD(sp.Budget(k=2), 500), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
+    assert [notice.code for notice in notices] == ["near-start-wins"] * found
+
+
+def test_a_model_that_takes_few_images_at_a_time_is_examined_all_the_same() -> None:
+    tight = Tight(3, SmallConvNet().eval())
+    assert codes(tight) == []
+    assert tight.refused > 0
+    assert codes(Tight(3, Wrapped(once_flat).eval())) == ["zero-gradient"]
 
 
 @pytest.mark.parametrize(

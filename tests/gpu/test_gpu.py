@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,15 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd import baselines
 from sparsepgd.errors import EngineWarning
+from sparsepgd.evaluation.autoattack import AutoAttack
+from sparsepgd.evaluation.curves import Smallest
+from sparsepgd.evaluation.runs import recheck, run
 from sparsepgd.problem.engine import Engine
+from sparsepgd.search.ensemble import Member
 from sparsepgd.search.recorded import Recorded
+from sparsepgd.search.standalone import Standalone
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 X = images(64)
@@ -76,6 +83,74 @@ def test_images_may_stay_on_the_host() -> None:
     here = ATTACK(model, X, y.cpu(), engine=Engine("fp32", False))
     assert here.x_adv.device.type == "cpu"
     assert torch.equal(here.fooled, there.fooled.cpu())
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        sp.SparseAutoAttack(sp.Budget(k=3), 5, 20, targeted=True, near=True),
+        sp.SparseRS(sp.Budget(k=3, allowed=torch.arange(144).view(12, 12) % 2 == 0), 20),
+        baselines.PGD0(sp.Budget(k=3), 5, restarts=2, targets=2, early_stop=False),
+        baselines.SparseFool(sp.Budget(k=3), 3, deepfool_steps=4),
+        baselines.OnePixel(sp.Budget(k=3), 12, 4),
+        Smallest(sp.SparsePGD(sp.Budget(k=4), 5), sp.Budget(k=4)),
+    ],
+    ids=lambda attack: attack.name,
+)
+def test_every_attack_takes_images_from_the_host_and_leaves_its_result_there(attack: Member) -> None:
+    model, x, y = on_gpu()
+    engine = {} if isinstance(attack, Standalone) else {"engine": Engine("fp32", False)}
+    there, here = attack(model, x, y, **engine), attack(model, X, y.cpu(), **engine)
+    for name, value in vars(here).items():
+        assert not isinstance(value, Tensor) or value.device.type == "cpu", name
+    assert abs(int(here.fooled.sum()) - int(there.fooled.sum())) <= 2
+
+
+@pytest.mark.parametrize("device", ["cuda", None])
+def test_autoattack_takes_images_from_the_host(device: str | None, tmp_path: Path) -> None:
+    model, _, y = on_gpu()
+    options = {"k": 3, "device": device, "steps": 5, "queries": 20, "verbose": False}
+    for _ in range(2):  # the second time from its state
+        adversary = AutoAttack(model, **options)
+        x_adv, said = adversary.run_standard_evaluation(X, y.cpu(), 16, True, tmp_path / "state.json")
+        assert adversary.result is not None
+        assert (x_adv.device.type, said.device.type, adversary.result.forwards.device.type) == ("cpu", "cpu", "cpu")
+        with torch.no_grad():
+            assert torch.equal(model.eval()(x_adv.cuda()).argmax(1).cpu(), said)
+
+
+def test_a_run_takes_images_from_the_host_and_names_the_gpu(tmp_path: Path) -> None:
+    model, _, y = on_gpu()
+    record = run(tmp_path / "run", ATTACK, model, (X, y.cpu()), chunk=40)
+    assert record.environment["device"].startswith("cuda")
+    assert all(row.confidence is not None for row in record.rows)
+    assert recheck(tmp_path / "run", model) == sum(row.fooled for row in record.rows) > 0
+
+
+def test_perturb_takes_images_from_the_host() -> None:
+    model, x, y = on_gpu()
+    here = ATTACK.perturb(model, X, y.cpu())
+    assert here.device.type == "cpu"
+    torch.testing.assert_close(here, ATTACK.perturb(model, x, y).cpu())
+
+
+def test_questions_that_do_not_fit_the_memory_are_asked_in_smaller_parts() -> None:
+    class Large(nn.Module):
+        """Takes a quarter of the memory for an image."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net, self.room = net, torch.cuda.mem_get_info()[0] // 4
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch.empty(len(x), self.room, dtype=torch.uint8, device=x.device)
+            out: Tensor = self.net(x)
+            return out
+
+    model, x, y = on_gpu()
+    attack = baselines.GreedyFool(sp.Budget(k=3), 5)
+    expected = attack(model, x, y)
+    assert abs(int(attack(Large(model), x, y).fooled.sum()) - int(expected.fooled.sum())) <= 2
 
 
 def test_the_adversary_of_training_never_waits_and_can_be_recorded() -> None:

@@ -11,9 +11,9 @@ import torch._dynamo.utils as dynamo
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd.errors import EngineWarning, UnsupportedError
-from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine
+from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, in_parts
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.stepwise import Stepwise
 
@@ -153,6 +153,35 @@ def test_a_model_that_views_its_maps_runs_all_the_same(engine: Engine) -> None:
     assert [p.stride() for p in model.parameters()] == before
 
 
+@pytest.mark.parametrize(
+    ("count", "size", "room", "parts", "last"),
+    [
+        (7, 3, 9, [(0, 3), (3, 6), (6, 7)], 3),
+        (7, 64, 9, [(0, 7)], 64),  # it is the memory that decides, not how much there was to do
+        (7, 64, 2, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7)], 1),
+        (8, 64, 4, [(0, 4), (4, 8)], 4),
+        (0, 4, 1, [], 4),
+    ],
+)
+def test_work_that_does_not_fit_the_memory_is_halved(
+    count: int, size: int, room: int, parts: list[tuple[int, int]], last: int
+) -> None:
+    def work(rows: slice) -> tuple[int, int]:
+        if rows.stop - rows.start > room:
+            raise torch.OutOfMemoryError("no room")
+        return rows.start, rows.stop
+
+    assert in_parts(work, count, size) == (parts, last)
+    with pytest.raises(torch.OutOfMemoryError):
+        in_parts(lambda rows: work(slice(0, 99)), 3, 2)
+
+
+def test_a_model_that_views_its_maps_and_does_not_fit_at_first_runs_all_the_same() -> None:
+    tight = Tight(3, Flattening())
+    assert len(ATTACK(tight, X, labelled(tight.net, X))) == len(X)
+    assert tight.refused > 0
+
+
 def test_a_scaled_loss_gives_the_gradient_of_the_loss() -> None:
     model = SmallConvNet().eval()
     y = labelled(model, X)
@@ -221,3 +250,10 @@ def test_a_model_beyond_the_range_of_fp16_gets_bf16_unless_fp16_was_asked_for(
     used.clear()
     attack(model, X, y, engine=Engine("fp16"))
     assert used == ["fp16"]
+
+
+def test_the_few_images_that_decide_need_not_fit_the_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
+    tight = Tight(5, SmallConvNet())
+    result = GRADIENT(tight, X, labelled(tight.net, X))
+    assert len(result) == len(X)

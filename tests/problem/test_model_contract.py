@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd import options
 from sparsepgd.errors import (
     DeviceError,
     DTypeError,
@@ -24,6 +25,7 @@ from sparsepgd.errors import (
     ProbabilitiesWarning,
     RangeError,
     ShapeError,
+    UnsupportedError,
 )
 
 MODEL = SmallConvNet().eval()
@@ -47,6 +49,22 @@ def test_logits_are_extracted_from_any_output(wrap: Any, extract: Any) -> None:
     assert torch.equal(result.x_adv, ATTACK(MODEL, X, Y).x_adv)
 
 
+@pytest.mark.parametrize("attack", [ATTACK, sp.SparseRS(sp.Budget(k=3), queries=20)], ids=lambda attack: attack.name)
+def test_a_model_may_change_its_input_in_place(attack: Any) -> None:
+    before = X.clone()
+    result = attack(lambda x: MODEL(x.sub_(0.1).relu_()), X, Y)
+    assert torch.equal(X, before)
+    expected = attack(lambda x: MODEL((x - 0.1).relu()), X, Y)
+    assert torch.equal(result.x_adv, expected.x_adv)
+    assert torch.equal(result.fooled, expected.fooled)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_frozen_script_is_attacked_like_its_model() -> None:
+    frozen = torch.jit.freeze(torch.jit.script(MODEL))
+    torch.testing.assert_close(ATTACK(frozen, X, Y).x_adv, ATTACK(MODEL, X, Y).x_adv)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -65,7 +83,7 @@ def test_outputs_that_are_no_logits_are_refused(model: Any, message: str) -> Non
 
 
 def test_non_finite_logits_on_clean_images_are_an_error() -> None:
-    with pytest.raises(NonFiniteLogitsError, match="on clean image 1"):
+    with pytest.raises(NonFiniteLogitsError, match=r"gives clean image 1 the logit (nan|-?inf) for class \d"):
         ATTACK(lambda x: MODEL(x) * torch.tensor([[1.0], [torch.nan], [1.0]]), X, Y)
 
 
@@ -82,13 +100,17 @@ def test_a_model_on_another_device_is_refused() -> None:
         ATTACK(SmallConvNet().to("meta"), X, Y)
 
 
-def test_a_model_without_gradients_is_refused() -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, kind in options.BASELINES.items() if kind.needs_gradient and name != "loap"] + ["spgd"]
+)
+def test_a_model_without_gradients_is_refused(name: str) -> None:
     def model(x: Tensor) -> Tensor:
         with torch.no_grad():
             return MODEL(x)
 
+    attack = ATTACK if name == "spgd" else options.BASELINES[name].quick(ATTACK.budget)
     with pytest.raises(NoGradientError, match="use SparseRS"):
-        ATTACK(model, X, Y)
+        attack(model, X, Y)
 
 
 def test_probabilities_get_a_warning() -> None:
@@ -139,11 +161,20 @@ def test_unusable_labels_are_refused(y: Any, error: type[Exception], message: st
         (7, LabelError, "the model has classes 0 to 4"),
         (torch.tensor([1, 2]), ShapeError, r"shape \(2,\) for 3 images"),
         (Y, LabelError, "is its own label"),
+        (1.7, DTypeError, "target of type torch.float32; expected integers"),
+        (torch.tensor([1.0, 2.0, 3.0]), DTypeError, "target of type torch.float32; expected integers"),
+        (True, DTypeError, "target of type torch.bool; expected integers"),
+        ("cat", DTypeError, "target='cat'; expected an integer"),
     ],
 )
 def test_unusable_targets_are_refused(target: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ATTACK(MODEL, X, Y, goal=sp.Targeted(target))
+
+
+def test_an_unknown_way_to_accept_an_answer_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="accept='foo'; use 'target' or 'any'"):
+        sp.Targeted(1, accept="foo")  # type: ignore[arg-type]
 
 
 def test_images_off_the_8_bit_grid_are_refused_when_quantized() -> None:

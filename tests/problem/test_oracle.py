@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd.problem.oracle import Oracle
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.problem.oracle import Oracle, borrowed
 
 
 class _BadSlope(torch.autograd.Function):
@@ -40,3 +41,58 @@ def test_gradients_that_are_not_finite_reach_no_attack(bad: float, scale: float)
     assert not g[0, :, 0, 0].any()
     assert torch.equal(g[0, :, 1], g[1, :, 1])  # all else is as it was
     assert g[1].all()
+
+
+@pytest.mark.parametrize(
+    "attack", [sp.SparsePGD(sp.Budget(k=20), 20), sp.SparseRS(sp.Budget(k=20), 40)], ids=["gradient", "black box"]
+)
+def test_a_model_built_under_inference_mode_is_attacked_like_any_other_and_given_back(attack: sp.Attack) -> None:
+    with torch.inference_mode():
+        model = SmallConvNet()
+    x = images(6)
+    y = labelled(SmallConvNet(), x)
+    before = [*model.parameters(), *model.buffers()]
+    result, expected = attack(model, x, y), attack(SmallConvNet(), x, y)
+    assert bool(expected.fooled.any())
+    assert torch.equal(result.x_adv, expected.x_adv)
+    assert all(now is then for now, then in zip([*model.parameters(), *model.buffers()], before, strict=True))
+    assert all(parameter.requires_grad and parameter.is_inference() for parameter in model.parameters())
+    assert model.training
+
+
+def test_of_a_model_built_under_inference_mode_all_is_given_back_after_an_error_and_what_is_shared_stays_so() -> None:
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+    before = list(model.parameters())
+
+    def broken() -> None:
+        with borrowed(model, torch.device("cpu")):
+            assert not any(parameter.is_inference() for parameter in model.parameters())
+            assert model[0].weight.data_ptr() == model[1].weight.data_ptr()
+            raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        broken()
+    assert all(now is then for now, then in zip(model.parameters(), before, strict=True))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_images_of_another_type_than_the_model_are_refused_with_the_way_out() -> None:
+    x, y = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    with pytest.raises(
+        sp.errors.DTypeError, match=r"images of torch.float64, but the model has torch.float32.*x\.float"
+    ):
+        sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet(), x.double(), y)
+    with pytest.raises(sp.errors.DTypeError, match=r"but the model has torch.float64.*; use x\.double\(\)"):
+        sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x, y)
+    assert sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x.double(), y).x_adv.dtype == torch.float64
+
+
+def test_images_that_the_model_does_not_take_are_told_with_their_shape_and_its_own_words() -> None:
+    x, y = torch.rand(2, 4, 8, 8), torch.tensor([0, 1])
+    with pytest.raises(
+        sp.errors.ModelError, match=r"images of shape \(2, 4, 8, 8\): RuntimeError: Given groups=1"
+    ) as told:
+        sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet(), x, y)
+    assert isinstance(told.value.__cause__, RuntimeError), "for --debug"

@@ -11,6 +11,8 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd.errors import ShapeError
 from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.autoattack import AutoAttack
+from sparsepgd.evaluation.curves import Smallest, smallest_k
 from sparsepgd.evaluation.identity import budget_of
 from sparsepgd.problem.shapes import as_images, shape_of, viewable
 
@@ -40,6 +42,46 @@ def test_an_empty_batch_of_features_has_an_empty_result() -> None:
         nn.Linear(8, 2), torch.rand(0, 8), torch.zeros(0, dtype=torch.int64)
     )
     assert result.x_adv.shape == (0, 8)
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 4)], ids=["features", "signals"])
+def test_every_way_in_takes_inputs_that_are_no_images(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3)).double().eval()
+    x = torch.rand(12, *shape, dtype=torch.float64)
+    y = model(x).argmax(1)
+    budget = sp.Budget(k=2, pattern=sp.Features())
+    attack = sp.SparsePGD(budget, 30)
+    result = attack(model, x, y)
+    assert 0 < int(result.fooled.sum()) < len(x)
+
+    torch.testing.assert_close(attack.perturb(model, x, y)[result.fooled], result.x_adv[result.fooled])
+    smallest = smallest_k(attack, model, x, y, 2)
+    assert smallest.x_adv.shape == x.shape
+    assert torch.equal((smallest.k <= 2).nonzero(), smallest.result.fooled.nonzero())
+    changed = (smallest.x_adv != x).flatten(1).sum(1)
+    assert bool((changed[smallest.k <= 2] <= smallest.k[smallest.k <= 2]).all())
+    record = runs.run(None, Smallest(attack, budget), model, (x, y))
+    assert [row.fooled for row in record.rows] == smallest.result.fooled.tolist()
+    adversary = AutoAttack(model, 2, pattern=sp.Features(), steps=30, queries=30, verbose=False)
+    x_adv = adversary.run_standard_evaluation(x, y)
+    assert isinstance(x_adv, torch.Tensor)
+    assert x_adv.shape == x.shape
+    assert torch.equal(model(x_adv).argmax(1) != y, adversary.result.fooled)  # type: ignore[union-attr]
+
+
+def test_a_pattern_of_pixels_refuses_them_at_every_way_in() -> None:
+    model, x, y = nn.Linear(8, 3), torch.rand(4, 8), torch.zeros(4, dtype=torch.int64)
+    attack = sp.SparsePGD(sp.Budget(k=2), 3)
+    adversary = AutoAttack(model, 2, verbose=False)
+    for call in (
+        lambda: attack(model, x, y),
+        lambda: attack.perturb(model, x, y),
+        lambda: smallest_k(attack, model, x, y, 2),
+        lambda: adversary.run_standard_evaluation(x, y),
+    ):
+        with pytest.raises(ShapeError, match=r"images of shape \(4, 8\).*use pattern=Features\(\)"):
+            call()
 
 
 def test_a_recorded_run_on_features_is_resumed_and_verified(tmp_path: Path) -> None:

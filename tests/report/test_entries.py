@@ -12,6 +12,7 @@ from made import make, make_ensemble, make_over_k, make_watermark, spgd
 import sparsepgd as sp
 from sparsepgd.errors import SourceError
 from sparsepgd.report.entries import collect, describe_budget, notices
+from sparsepgd.report.page import _settings, _together
 
 
 def written(budget: sp.Budget) -> object:
@@ -27,6 +28,9 @@ def written(budget: sp.Budget) -> object:
         (sp.Budget(1, sp.Rows()), "k = 1 row"),
         (sp.Budget(1, sp.Patches(3, 5)), "k = 1 patch 3x5"),
         (sp.Budget(2, sp.Patches(3, 3), 8 / 255), "k = 2 patches 3x3, eps = 8/255"),
+        (sp.Budget(2, sp.Groups([[0, 1, 2], [3, 4], [5]])), "k = 2 groups (3 of 1 to 3 places)"),
+        (sp.Budget(1, sp.Groups.windows(100, 5)), "k = 1 group (96 of 5 places)"),
+        (sp.Budget(1, sp.Groups.sensors(3, 4), 8 / 255), "k = 1 group (3 of 4 entries), eps = 8/255"),
         (sp.Budget(1, sp.Shape.heart(9), 0.1), "k = 1 shape (heart:9), eps = 0.1"),
     ],
 )
@@ -54,6 +58,23 @@ def test_a_folder_without_a_run_and_one_without_clean_images_are_refused(tmp_pat
     (folder / "adversarial.safetensors").unlink()
     with pytest.raises(SourceError, match="cannot be read"):
         collect([folder])
+
+
+def test_groups_of_the_same_sizes_are_no_rivals_and_are_told_apart_on_the_page(tmp_path: Path) -> None:
+    sets = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    attacks = (
+        sp.SparsePGD(sp.Budget(1, sp.Groups(sets[0])), 1, "projected"),
+        sp.SparseRS(sp.Budget(1, sp.Groups(sets[1])), 5),
+    )
+    folders = [make(tmp_path / attack.name, attack, model_name="one") for attack in attacks]
+    first, second = entries = collect(folders)
+    assert first.budget == second.budget == "k = 1 group (2 of 2 places)"
+    assert first.contest != second.contest
+    assert list(_together(entries)) == []
+    rows = {name: values for name, values, _ in _settings(entries)}
+    one, other = rows["attack.budget.pattern.sets"]
+    assert one != other
+    assert one.startswith("2, sha256 ")
 
 
 def test_kinds_of_runs_are_told_apart(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_what_counts_is_what_no_attack_has_broken(tmp_path: Path) -> None:
     assert board.contenders(tmp_path / "board") == [entered]
 
 
+def test_groups_have_short_names_and_others_of_the_same_sizes_a_file_of_their_own(tmp_path: Path) -> None:
+    for number, sets in enumerate(([[0, 1], [2, 3]], [[0, 2], [1, 3]])):
+        place = run(tmp_path / str(number), sp.SparsePGD(sp.Budget(1, sp.Groups(sets)), 1, "projected"))
+        board.add(tmp_path / "board", place)
+    found = board.contenders(tmp_path / "board")
+    assert all(re.fullmatch(r"toy-k1-group-2-of-2-places-[0-9a-f]{8}-random-10\.json", one.file) for one in found)
+    assert len({one.file for one in found}) == 2
+    assert [title for title, _ in board.boards(found)] == ["k = 1 group (2 of 2 places), 10 images of random"] * 2
+
+
 def test_the_same_attack_again_takes_its_own_place(tmp_path: Path) -> None:
     place = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2))
     once, twice = (board.add(tmp_path / "board", place) for _ in range(2))
@@ -68,6 +79,39 @@ def test_runs_that_are_no_entry_are_refused(tmp_path: Path) -> None:
         board.add(tmp_path / "board", curve)
     with pytest.raises(SourceError, match=r"no records in .*spgd leaderboard --add RUN"):
         board.contenders(tmp_path / "nothing")
+
+
+def test_models_on_other_images_of_the_same_name_are_not_ranked_together(tmp_path: Path) -> None:
+    attack = sp.SparsePGD(sp.Budget(k=3), 2)
+    board.add(tmp_path / "board", run(tmp_path / "one", attack))
+    runs.run(tmp_path / "two", attack, MODEL, (X.flip(0), Y.flip(0)), NAMES | {"model": "other"})
+    board.add(tmp_path / "board", tmp_path / "two")
+    found = list(board.boards(board.contenders(tmp_path / "board")))
+    assert [len(rows) for _, rows in found] == [1, 1]
+    assert all(re.fullmatch(r"k = 3 pixels, 10 images of random \([0-9a-f]{8}\)", title) for title, _ in found)
+    assert len({title for title, _ in found}) == 2
+
+
+def test_a_run_whose_images_were_changed_is_not_entered(tmp_path: Path) -> None:
+    place = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2))
+    pictures = place / "adversarial.safetensors"
+    data = bytearray(pictures.read_bytes())
+    data[-1] ^= 1
+    pictures.write_bytes(data)
+    with pytest.raises(SourceError, match=r"adversarial\.safetensors is not the file that run\.json speaks of"):
+        board.add(tmp_path / "board", place)
+    assert not (tmp_path / "board").exists()
+
+
+def test_names_are_text_on_the_page(tmp_path: Path) -> None:
+    names = {"model": "<img src=x> a|b\\|c", "data": "<script>"}
+    runs.run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2), MODEL, (X, Y), names)
+    board.add(tmp_path / "board", tmp_path / "run")
+    page = markdown(board.contenders(tmp_path / "board"))
+    assert "<img" not in page
+    assert "<script" not in page
+    (line,) = (line for line in page.splitlines() if line.startswith("| &lt;img"))
+    assert line.count("|") == len(board.HEADER) + 1
 
 
 def test_a_record_that_does_not_add_up_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 from pathlib import Path
 
@@ -152,15 +151,30 @@ def test_names_of_classes_reach_the_gallery(folder: Path) -> None:
     assert set(found["sets"][0]["labels"].values()) <= set(CLASSES)
 
 
-def test_a_page_is_written_again_only_when_the_record_is_younger(folder: Path, tmp_path: Path) -> None:
-    page = tmp_path / PAGE
-    refresh_page([folder], page)
-    page.write_text("mine")
-    refresh_page([folder], page)
-    assert page.read_text() == "mine"
-    os.utime(folder / "run.json", (page.stat().st_mtime + 1,) * 2)
-    refresh_page([folder], page)
-    assert page.read_text() != "mine"
+def test_a_page_is_written_again_only_when_it_shows_other_runs(folder: Path, tmp_path: Path) -> None:
+    """Whatever the times: a page of other runs may be younger than these."""
+    page, second = tmp_path / PAGE, make_ensemble(tmp_path / "second")
+    both, other = ([folder, second], [second])
+    refresh_page(both, page)
+    written, content = page.stat().st_mtime_ns, page.read_bytes()
+    refresh_page(both, page)
+    assert page.stat().st_mtime_ns == written
+    refresh_page(other, page)
+    assert page.read_bytes() != content
+    refresh_page(both, page)
+    assert page.read_bytes() == content
+    record = json.loads((second / "run.json").read_text())
+    (second / "run.json").write_text(json.dumps(record | {"warnings": [{"code": "new", "message": "look out"}]}))
+    refresh_page(both, page)
+    assert "look out" in page.read_text()
+
+
+def test_runs_inside_the_folder_of_a_run_are_shown_too_but_not_on_its_own_page(folder: Path, tmp_path: Path) -> None:
+    outer = make(tmp_path / "outer")
+    make_ensemble(outer / "inner")
+    assert len(collect([outer])) == 2
+    refresh_page([outer], outer / PAGE)
+    assert "runs side by side" not in (outer / PAGE).read_text()
 
 
 @pytest.mark.parametrize(("shape", "thing", "point"), [((9,), "input", "feature"), ((2, 12), "signal", "place")])

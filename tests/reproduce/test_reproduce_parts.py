@@ -16,6 +16,7 @@ from sparsepgd.reproduce.curves import ladder
 from sparsepgd.reproduce.fresh import Training
 from sparsepgd.reproduce.parts import Case
 from sparsepgd.reproduce.ratio import Ratios, last_groups
+from sparsepgd.reproduce.scales import passes
 from sparsepgd.reproduce.subjects import Subject
 from sparsepgd.reproduce.transfer import success
 from sparsepgd.threat.norms import group_l0
@@ -113,7 +114,36 @@ def test_pictures_show_an_image_for_each_kind_that_succeeds(tmp_path: Path) -> N
     _, plan = recipe("pictures").prepare(job)
     done = [part.run(job, None) for part in plan.parts]
     won = [one for one in done if any(row.fooled for row in one.record.rows)]
-    draw = plan.finish(done).figures.get("panels-Vanilla")
-    assert (draw is not None) == bool(won)
-    if draw is not None:
-        assert sum(bool(axis.images) for axis in draw().axes) == 2 * len(won)
+    cases = [part for part in plan.parts if isinstance(part, Case)]
+    kinds = [case.column for case, one in zip(cases, done, strict=True) if one in won]
+    assert len(kinds) >= 2
+    drawn = [axis for axis in plan.finish(done).figures["panels-Vanilla"]().axes if axis.images]
+    titles = [axis.get_title("left") for axis in drawn]
+    assert len(drawn) == 2 * len(won)
+    assert [title for title in titles if "→" not in title] == kinds, "each picture is named after its kind"
+    assert sum("→" in title for title in titles) == len(won)
+
+
+def test_the_denominator_of_a_transfer_is_what_the_target_gets_right(tmp_path: Path) -> None:
+    one, job = subject(), tiny_job(tmp_path)
+    done = Case("", "", "", one, sp.SparsePGD(sp.Budget(k=8), 20)).run(job, None)
+    fooled = torch.tensor([row.fooled for row in done.record.rows])
+    wrong = one.y.clone()
+    wrong[:3] = (wrong[:3] + 1) % 5  # the target is wrong on these from the start
+    half = Subject("R", "other", lambda: one.model, one.x, wrong, "random")
+    assert int(fooled[3:].sum()) > 0
+    assert success(half, done) == pytest.approx(int(fooled[3:].sum()) / 3)
+    never = Subject("R", "other", lambda: one.model, one.x, (one.y + 1) % 5, "random")
+    assert success(never, done) == 0
+
+
+def test_a_black_box_of_any_name_has_no_backward_passes() -> None:
+    budget = sp.Budget(k=3)
+    box, white = sp.SparseRS(budget, queries=40), sp.SparsePGD(budget, steps=40)
+    assert passes(box) == box.evaluations
+    assert passes(white) == 2 * white.evaluations
+
+    class Mine(sp.SparseRS):
+        name = "mine"
+
+    assert passes(Mine(budget, queries=40)) == box.evaluations

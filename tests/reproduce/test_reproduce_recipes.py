@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,22 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
         recipe("alpha").prepare(tiny_job(tmp_path, models={"ViT": "zoo:small-plain"}))
     with pytest.raises(UnsupportedError, match="scale 'huge'; use one of smoke, small, paper"):
         scale("huge")
+
+
+TRAINED = ["training-gradient", "training-multi-eps", "training-tolerance", "training-structured"]
+
+
+@pytest.mark.parametrize("name", [*TRAINED, "transfer"])
+@pytest.mark.parametrize(
+    ("word", "given"),
+    [("--model", {"models": {"": "zoo:nonsense"}}), ("--data", {"data": "nonsense"}), ("--size", {"size": 9})],
+)
+def test_recipes_that_train_refuse_words_that_they_would_not_read(
+    name: str, word: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    said = "no model '' in this table" if (name, word) == ("transfer", "--model") else f"nothing would read {word};"
+    with pytest.raises(UnsupportedError, match=said):
+        recipe(name).prepare(tiny_job(tmp_path, **given))
 
 
 def test_a_second_run_reads_what_the_first_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
-from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets
+from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets, merge, untouched
 from sparsepgd.search.sparse_rs import SparseRS
 
 BUDGET = sp.Budget(k=12)
@@ -121,6 +121,29 @@ def test_each_member_sees_the_survivors_only_with_their_numbers() -> None:
     assert torch.equal(alive, result.robust)
     assert result.broken_by[5] is None
     assert int(result.forwards[5]) == 0
+
+
+def test_a_success_of_full_length_is_not_put_at_risk_by_later_members() -> None:
+    model, x, y = problem()
+    strong, weak = (sp.SparsePGD(BUDGET, steps, early_stop=False) for steps in (6, 1))
+    alone, both = strong(model, x, y), small(attacks=(strong, weak))(model, x, y)
+    assert 0 < int(alone.fooled.sum()) < len(x)
+    assert bool(both.fooled[alone.fooled].all())
+    assert torch.equal(both.x_adv[alone.fooled], alone.x_adv[alone.fooled])
+    assert set(both.forwards[alone.fooled].tolist()) == {7}
+
+
+def test_the_ensemble_needs_a_gradient_if_one_of_its_members_does() -> None:
+    assert small().needs_gradient
+    assert not small(attacks=(SparseRS(BUDGET, 5),)).needs_gradient
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5])
+def test_batch_sizes_that_are_none_are_refused(size: Any) -> None:
+    model, x, y = problem(2)
+    for attack in (small(), TopTargets(sp.SparsePGD(BUDGET, 3)), sp.SparsePGD(BUDGET, 3)):
+        with pytest.raises(UnsupportedError, match=f"batch_size={size}; expected"):
+            attack(model, x, y, batch_size=size)
 
 
 def test_a_member_without_work_is_not_called() -> None:
@@ -309,6 +332,18 @@ def test_a_member_may_not_ignore_the_mask_of_the_ensemble() -> None:
     small(budget=masked, attacks=(sp.SparsePGD(dataclasses.replace(BUDGET, allowed=mask.clone())),))
     with pytest.raises(BudgetError, match="give both the same budget"):
         small(budget=masked, attacks=(sp.SparsePGD(BUDGET),))
+
+
+def test_a_result_is_merged_whatever_the_types_of_its_counters() -> None:
+    """As for another device, all is brought to what was there: others' attacks may count in int32."""
+    model, x, y = problem(4)
+    part = sp.SparsePGD(BUDGET, 3)(model, x[1:3], y[1:3])
+    counts = {name: getattr(part, name).int() for name in ("steps", "forwards", "backwards", "l0", "groups")}
+    before = untouched(x, y, model(x).detach())
+    merged = merge(before, torch.tensor([1, 2]), dataclasses.replace(part, **counts), "one")
+    assert merged.forwards.tolist() == [0, *part.forwards.tolist(), 0]
+    assert merged.forwards.dtype == torch.int64
+    assert torch.equal(merged.x_adv[1:3], part.x_adv)
 
 
 def test_unusable_input_is_refused_before_anything_runs() -> None:

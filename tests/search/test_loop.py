@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import NoLook, SmallConvNet, images, labelled
+from conftest import Dial, NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem import rows
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import loop, table
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.stepwise import Stepwise
 
 
 @pytest.mark.parametrize("every", [2, 7, 50])
@@ -36,6 +38,49 @@ def test_how_often_the_host_looks_does_not_change_who_is_fooled(
     same = slice(None) if not early_stop else ~expected.fooled  # a success may grow until the host looks
     torch.testing.assert_close(result.x_adv[same], expected.x_adv[same], rtol=0, atol=1e-9)
     assert bool((result.loss >= expected.loss - 1e-9).all())
+
+
+@dataclass(frozen=True, eq=False)
+class At:
+    """The number of the next point."""
+
+    step: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Turning(Stepwise[At]):
+    """Turns the dial of `conftest.Dial` as it is told."""
+
+    tenths: tuple[int, ...] = ()
+    name = "turning"
+    needs_gradient = False
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.tenths)
+
+    def start(self, threat: Any, images: loop.Images, noise: Noise) -> At:
+        return At(torch.zeros_like(images.y))
+
+    def propose(self, threat: Any, images: loop.Images, state: At) -> Tensor:
+        x = images.x.clone()
+        x[:, 0, 0, 0] = 0.1 * torch.tensor(self.tenths)[state.step.clamp(max=len(self.tenths) - 1)]
+        return x
+
+    def update(self, threat: Any, images: loop.Images, state: At, *rest: Any) -> At:
+        return At(state.step + 1)
+
+
+@pytest.mark.parametrize(
+    ("tenths", "kept"), [((1, 2), 1), ((2, 1), 1), ((1, 3), 3), ((3, 1), 3), ((1, 2, 3, 2), 3), ((0, 2), 2)]
+)
+def test_a_success_beats_a_failure_of_larger_loss_and_among_equals_the_larger_loss_wins(
+    tenths: tuple[int, ...], kept: int
+) -> None:
+    attack = Turning(sp.Budget(k=1), tenths=tenths, early_stop=False)
+    model, x, y = Dial(), torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)
+    for x_adv in (attack(model, x, y).x_adv, attack.perturb(model, x, y)):
+        assert (10 * x_adv[:, 0, 0, 0]).round().tolist() == [kept, kept]
 
 
 def test_finished_images_make_room_for_waiting_ones() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.noise import Noise, Stream
 
 INDEX = torch.arange(64)
@@ -33,6 +36,15 @@ def test_seeds_of_any_size_and_sign_are_accepted() -> None:
     draws = [Noise(seed).uniform(Stream.MASK, INDEX[:2], 0, (4,)) for seed in (-1, 0, 2**63, 2**64 - 1, 10**30)]
     assert torch.equal(draws[0], draws[3])  # equal modulo 2**64
     assert not torch.equal(draws[1], draws[2])
+
+
+def test_integers_of_numpy_are_seeds_and_other_numbers_are_not() -> None:
+    for seed in (0, 7, 2**62):
+        drawn, expected = (Noise(one).again(1).uniform(Stream.MASK, INDEX, 0, (4,)) for one in (np.int64(seed), seed))
+        assert torch.equal(drawn, expected)
+    for wrong in (0.5, "0", None):
+        with pytest.raises(UnsupportedError, match=f"seed={wrong!r}; expected an integer"):
+            Noise(wrong)  # type: ignore[arg-type]
 
 
 def test_uniform_is_uniform_and_open() -> None:

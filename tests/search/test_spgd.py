@@ -132,6 +132,8 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
     [
         ({"gradient": "sparse"}, "gradient='sparse'; use one of 'unprojected', 'projected', 'random'"),
         ({"steps": 0}, "steps=0; expected a number larger than 0"),
+        ({"steps": 2.5}, "steps=2.5; expected an integer"),
+        ({"steps": "9"}, "steps='9'; expected an integer"),
         ({"alpha": -0.1}, "alpha=-0.1"),
         ({"tolerance": 0}, "tolerance=0"),
         ({"beta_scale": "pixel"}, "beta_scale='pixel'; use 'image', 'grid' or None"),
@@ -225,15 +227,16 @@ def test_no_step_where_the_gradient_vanishes() -> None:
 def test_a_stuck_mask_is_drawn_afresh_for_that_image_alone_and_magnitudes_go_on() -> None:
     attack = sp.SparsePGD(sp.Budget(k=2), tolerance=3)
     normal = one_update(attack, GRADIENT, n=2)[1]
-    _, after, rows = one_update(attack, GRADIENT, n=3)
+    before, after, rows = one_update(attack, GRADIENT, n=3)
     fresh = Noise(0).normal(2, rows.index, torch.ones(2, dtype=torch.int64), (1, 6, 6))  # type: ignore[arg-type]
-    assert torch.equal(after.w[0], fresh[0])  # not moved by the gradient of the mask that was given up
+    step = normal.w[0] - before.w[0]  # by the gradient that is at hand, whether the mask stays or not
+    torch.testing.assert_close(after.w[0], fresh[0] + step)
     assert torch.equal(after.w[1], normal.w[1])
     assert torch.equal(after.p, normal.p)
     assert int(after.n[0]) == 0
 
 
-def test_unchanged_masks_are_counted_for_each_image_alone() -> None:
+def test_unchanged_masks_are_counted_for_each_image_alone_and_a_change_takes_nothing_back() -> None:
     w = torch.zeros(2, 1, 6, 6)
     w[:, :, 0, :2] = 10.0  # far ahead: no step of this size changes the choice
     attack = sp.SparsePGD(sp.Budget(k=2), beta=1e-6)
@@ -343,6 +346,29 @@ def test_near_stays_within_every_budget(pattern: sp.Pattern, size: int) -> None:
     assert int(result.groups.max()) <= 1
     assert float((result.x_adv - x).abs().max()) <= 0.5 + 1e-6
     assert bool(result.loss.isfinite().all())
+
+
+def test_near_goes_on_from_the_random_start_where_the_clean_gradient_is_zero() -> None:
+    """A network that is flat around black images, and only there; what the others do does not change."""
+    flat, other = torch.zeros(2, 1, 6, 6), torch.full((2, 1, 6, 6), 0.9)
+
+    def model(x: Tensor) -> Tensor:
+        score = torch.relu(x - 0.4).flatten(1).sum(1) * torch.where(x.amax((1, 2, 3)) > 0.85, -1.0, 1.0)
+        return torch.stack([torch.ones_like(score), score], 1)
+
+    attack = sp.SparsePGD(sp.Budget(k=4), 30, "projected", near=0.1)
+    y = torch.zeros(4, dtype=torch.int64)
+    result = attack(model, torch.cat([flat, other]), y)
+    assert result.fooled[:2].tolist() == [True, True]
+    assert torch.equal(result.x_adv[2:], attack(model, other, y[2:], index=torch.tensor([2, 3])).x_adv)
+    state, after, rows = one_update(
+        sp.SparsePGD(sp.Budget(k=2), near=0.1), GRADIENT * torch.tensor([0.0, 1]).view(2, 1, 1, 1)
+    )
+    paper = one_update(sp.SparsePGD(sp.Budget(k=2)), GRADIENT)[0]
+    assert not bool(state.v.any())
+    assert torch.equal(after.p[0], paper.p[0])
+    assert torch.equal(after.v[0], paper.v[0])
+    torch.testing.assert_close(after.p[1], (0.1 * GRADIENT[1].sign()).clamp(-rows.x[1], 1 - rows.x[1]))
 
 
 def test_near_has_a_slow_pace_and_a_name_of_its_own() -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from conftest import SmallConvNet, Tight, images, labelled
+from sparsepgd import baselines
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import Divergence
 from sparsepgd.problem.oracle import Evaluation, Oracle
@@ -88,6 +89,99 @@ def test_slopes_are_the_gradients_of_each_function() -> None:
     torch.testing.assert_close(logits, said.detach())
     assert ask.forwards.tolist() == [1, 2, 1, 1]
     assert ask.backwards.tolist() == [2, 4, 2, 2]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_slopes_that_are_not_finite_are_zero(bad: float) -> None:
+    ask, spoilt = asking(3, 2, SmallConvNet(dtype=torch.float64)), torch.tensor([1.0, bad, 1.0], dtype=torch.float64)
+    x, rows = images(3, dtype=torch.float64), torch.arange(3)
+    values = [lambda said, place: said[:, :2], lambda said, place: said[:, :2] * spoilt[place][:, None]]
+    (_, good), (_, found) = (ask.slopes(x, rows, value) for value in values)
+    assert bool(good[1].any())
+    assert not bool(found[1].any())
+    assert torch.equal(found[[0, 2]], good[[0, 2]])
+
+
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_questions_that_do_not_fit_the_memory_are_asked_in_smaller_parts(room: int) -> None:
+    model = Tight(room)
+    ask, plenty = (
+        Questions(Oracle(one.eval(), sp.Untargeted()), *rest)
+        for one, rest in ((model, room_for(7)), (model.net, room_for(7)))
+    )
+    x, rows = images(7, dtype=torch.float64), torch.tensor([0, 2, 2, 1, 0, 2, 2])
+    few, all_ = ask.evaluate(x, rows, gradient=True), plenty.evaluate(x, rows, gradient=True)
+    torch.testing.assert_close(few.gradient, all_.gradient)
+    torch.testing.assert_close(few.loss, all_.loss)
+    refused = model.refused
+    assert refused > 0
+    torch.testing.assert_close(ask.logits(x, rows), plenty.logits(x, rows))
+    slopes = [one.slopes(x, rows, lambda said, place: said[:, :3])[1] for one in (ask, plenty)]
+    torch.testing.assert_close(*slopes)
+    assert model.refused == refused  # what fits is known from then on
+    assert ask.forwards.tolist() == plenty.forwards.tolist()
+    assert ask.backwards.tolist() == plenty.backwards.tolist()
+
+
+def room_for(size: int) -> tuple[Images, int, Tensor, Tensor]:
+    zero = torch.zeros(4, dtype=torch.int64)
+    return entered(4)[0], size, zero, zero.clone()
+
+
+HUNGRY = [
+    baselines.CWL0(sp.Budget(k=4), 4, lr=0.2, c_first=1, c_last=10, c_factor=10, rounds=2),
+    baselines.CornerSearch(sp.Budget(k=4), 8, 2, candidates=20, levels=2),
+    baselines.GreedyFool(sp.Budget(k=4), 12),
+    baselines.L1APGD(sp.Budget(k=4), 4, targets=1),
+    baselines.OnePixel(sp.Budget(k=4), 8, 3),
+    baselines.SAIF(sp.Budget(k=4), 4, targets=1),
+    baselines.SigmaZero(sp.Budget(k=4), 8),
+    baselines.SparseFool(sp.Budget(k=4), 2, deepfool_steps=3, classes=3),
+]
+
+
+@pytest.mark.parametrize("attack", HUNGRY, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("room", [1, 3])
+def test_an_attack_that_does_not_fit_the_memory_goes_on_with_the_same_result(attack: sp.Attack, room: int) -> None:
+    model, x = Tight(room), images(6, dtype=torch.float64)
+    y = labelled(model.net, x)
+    result, expected = attack(model, x, y), attack(model.net, x, y)
+    assert model.refused > 0
+    assert torch.equal(result.fooled, expected.fooled)
+    assert torch.equal(result.forwards, expected.forwards)
+    assert torch.equal(result.backwards, expected.backwards)
+    torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-6)
+
+
+def test_questions_about_no_points_have_empty_answers() -> None:
+    ask, x, rows = asking(4, 3, SmallConvNet()), images(4)[:0], torch.zeros(0, dtype=torch.int64)
+    found = ask.evaluate(x, rows, gradient=True)
+    assert found.gradient is not None
+    assert (len(found.loss), found.gradient.shape) == (0, (0, 3, 12, 12))
+    assert ask.logits(x, rows).shape == (0, 5)
+    assert ask.slopes(x, rows, lambda said, place: said[:, :2])[1].shape == (0, 2, 3, 12, 12)
+
+
+def test_one_image_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        Blackening(sp.Budget(k=2))(Tight(0), images(4, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
+
+
+def test_a_batch_whose_own_tensors_do_not_fit_is_halved_and_begun_anew() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Wide(Blackening):
+        def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+            x_adv = super().attack_batch(ask, threat, images, noise)
+            if len(images.x) > 2:
+                raise torch.OutOfMemoryError("no room")
+            return x_adv
+
+    model, x = SmallConvNet(dtype=torch.float64), images(9, dtype=torch.float64)
+    y = labelled(model, x)
+    wide, plain = (kind(sp.Budget(k=60))(model, x, y) for kind in (Wide, Blackening))
+    assert torch.equal(wide.fooled, plain.fooled)
+    assert torch.equal(wide.forwards, plain.forwards)  # what was asked in vain is not counted
+    assert torch.equal(wide.x_adv, plain.x_adv)
 
 
 def seen(loss: list[float], fooled: list[bool]) -> Evaluation:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import table
 from sparsepgd.search.table import Pace, Table
@@ -105,20 +105,6 @@ def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> Non
     assert pace.every == 1
 
 
-class Tight(nn.Module):
-    """A network on a device with little memory."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self.net, self.room = SmallConvNet(dtype=torch.float64), room
-
-    def forward(self, x: Tensor) -> Tensor:
-        if len(x) > self.room:
-            raise torch.OutOfMemoryError("no room")
-        out: Tensor = self.net(x)
-        return out
-
-
 @pytest.mark.parametrize("room", [1, 5, 20])
 def test_a_batch_that_does_not_fit_is_halved_and_the_run_goes_on_with_the_same_result(room: int) -> None:
     attack, engine = sp.SparsePGD(sp.Budget(k=2), 25), Engine()
@@ -156,6 +142,29 @@ def test_false_successes_go_back_to_work_until_their_steps_are_used_up() -> None
     assert engine.meter.denied > 0
     assert torch.equal(result.fooled, model.net.eval()(result.x_adv).argmax(1) != y)
     assert bool((result.forwards[~result.fooled] == 61).all())
+
+
+class Once(nn.Module):
+    """Says something else the first time that a gradient is taken, and never again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.asked = SmallConvNet(dtype=torch.float64), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += torch.is_grad_enabled()
+        out: Tensor = self.net(x)
+        return out.roll(1, 1) if torch.is_grad_enabled() and self.asked == 1 else out
+
+
+def test_the_step_of_a_denied_success_is_forgotten() -> None:
+    model, engine = Once(), Engine()
+    y = labelled(model.net, X)
+    result = sp.SparsePGD(sp.Budget(k=1, eps=0.01), 9)(model, X, y, engine=engine)
+    assert engine.meter.denied == len(X)
+    assert not bool(result.fooled.any())
+    assert result.steps.tolist() == [9] * len(X)
+    assert result.forwards.tolist() == [10] * len(X)
 
 
 def test_memory_does_not_grow_with_the_steps() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
@@ -124,6 +126,13 @@ def test_grids_have_the_shapes_of_the_paper() -> None:
     }
 
 
+def test_a_negative_zero_is_no_better_score_than_zero() -> None:
+    threat = sp.Budget(k=2).resolve((1, 2, 2), "cpu")
+    score = torch.tensor([[-0.0, -0.0, 0.5, 0.1], [0.0, -0.0, -0.0, 0.1]]).view(2, 1, 2, 2)
+    chosen = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]).view(2, 1, 2, 2)
+    assert torch.equal(threat.top_k(score, None), chosen)
+
+
 @pytest.mark.parametrize("eps", [8 / 255, 0.1, 1 / 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_box_is_exact_in_the_dtype_of_the_images(eps: float, dtype: torch.dtype) -> None:
@@ -233,5 +242,32 @@ def test_patterns_are_values() -> None:
     assert sp.Patches(3) != sp.Patches(3, 4)
     assert sp.Shape([[1, 0], [1, 1]]) == sp.Shape(torch.tensor([[1, 0], [1, 1]]), name="other")
     assert len({sp.Shape.circle(5), sp.Shape.circle(5), sp.Shape.circle(6)}) == 2
-    with pytest.raises(PatternError, match="0x0; height and width must be at least 1"):
-        sp.Patches(0)
+
+
+@pytest.mark.parametrize(("size", "words"), [((0,), "0x0"), ((3, 0), "3x0"), ((0, 3), "0x3"), ((3, -1), "3x-1")])
+def test_a_patch_without_pixels_is_refused(size: tuple[int, ...], words: str) -> None:
+    with pytest.raises(PatternError, match=f"a patch of {words}; height and width must be at least 1"):
+        sp.Patches(*size)
+
+
+def test_resolved_budgets_are_kept_for_the_next_call_but_few_of_them_stay_alive() -> None:
+    budget = sp.Budget(k=1, allowed=torch.ones(4, 4, dtype=torch.bool))
+    assert budget.resolve((3, 4, 4)) is budget.resolve((3, 4, 4), "cpu")
+    masks = [weakref.ref(budget.allowed)]
+    del budget
+    for _ in range(20):
+        mask = torch.ones(4, 4, dtype=torch.bool)
+        sp.Budget(k=1, allowed=mask).resolve((3, 4, 4))
+        masks.append(weakref.ref(mask))
+    del mask
+    gc.collect()
+    assert sum(mask() is not None for mask in masks) <= 8
+
+
+def test_the_groups_to_choose_from_are_those_that_touch_an_allowed_pixel() -> None:
+    allowed = torch.zeros(2, 6, 6, dtype=torch.bool)
+    allowed[0, 0, 0] = allowed[1, 2:4, 2] = True
+    for pattern, few, all_of_them in ((sp.Pixels(), 1, 36), (sp.Rows(), 1, 6), (sp.Patches(2), 1, 25)):
+        assert sp.Budget(k=1, pattern=pattern, allowed=allowed).resolve((3, 6, 6)).groups == few
+        assert sp.Budget(k=1, pattern=pattern).resolve((3, 6, 6)).groups == all_of_them
+    assert sp.Budget(k=1, pattern=sp.Patches(2), allowed=allowed[1]).resolve((3, 6, 6)).groups == 6

@@ -167,6 +167,9 @@ def test_only_patterns_without_geometry_take_other_shapes() -> None:
         ([[0, 0]], "group 0 holds index 0 2 times"),
         ([[0, -1]], "group 0 holds -1; expected indices"),
         ([[0.5]], "group 0 holds 0.5; expected indices"),
+        ([[0.0, 1]], "group 0 holds 0.0; expected indices"),
+        ([[1], [False, 2]], "group 1 holds False; expected indices"),
+        ([[None]], "group 0 holds None; expected indices"),
     ],
 )
 def test_sets_that_are_none_are_refused(sets: list[list[int]], message: str) -> None:

@@ -12,7 +12,7 @@ import sparsepgd as sp
 from conftest import Linear, NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem.goals import Divergence
 from sparsepgd.threat import Patches
-from sparsepgd.training.adversaries import SparseAdversary, adversary, training_budget
+from sparsepgd.training.adversaries import SparseAdversary, adversary
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings, settings
 
@@ -25,23 +25,23 @@ def batch(model: SmallConvNet, count: int = 16) -> Batch:
 
 
 def sparse(wanted: Settings) -> SparseAdversary:
-    return SparseAdversary(wanted, training_budget(wanted, SHAPE))
+    made = adversary(wanted, SHAPE)
+    assert isinstance(made, SparseAdversary)
+    return made
 
 
 @pytest.mark.parametrize("method", ["sat", "fast-ls"])
 @pytest.mark.parametrize(
-    ("budget", "unit"),
+    "budget",
     [
-        (sp.Budget(k=3), "pixels"),
-        (sp.Budget(k=1, pattern=sp.Rows()), "rows"),
-        (sp.Budget(k=1, pattern=sp.Patches(3)), "patches"),
-        (sp.Budget(k=1, pattern=sp.Shape.heart(5)), "hearts"),
+        sp.Budget(k=3),
+        sp.Budget(k=1, pattern=sp.Rows()),
+        sp.Budget(k=1, pattern=sp.Patches(3)),
+        sp.Budget(k=1, pattern=sp.Shape.heart(5)),
     ],
     ids=["pixels", "rows", "patches", "shape"],
 )
-def test_the_training_adversary_has_several_times_the_groups_and_keeps_to_them(
-    method: str, budget: sp.Budget, unit: str
-) -> None:
+def test_the_training_adversary_has_several_times_the_groups_and_keeps_to_them(method: str, budget: sp.Budget) -> None:
     model = SmallConvNet()
     wanted = settings(method, budget, {"multi_eps": 2, "steps": 4 if method == "sat" else 1})
     given = batch(model)
@@ -68,8 +68,33 @@ def test_the_rivals_train_with_one_attempt_within_their_budget(method: str, patt
 
 
 def test_more_groups_than_there_are_become_all_of_them() -> None:
-    wanted = settings("sat", sp.Budget(k=5, pattern=sp.Rows()), {"multi_eps": 6})
-    assert training_budget(wanted, SHAPE).k == 12
+    rows = settings("sat", sp.Budget(k=5, pattern=sp.Rows()), {"multi_eps": 6})
+    assert sparse(rows).attack(0).budget.k == 12
+    sizes = settings("sat", sp.Budget(k=1, pattern=Patches(3)), {"multi_eps": 6, "multi_size": (3, 11)})
+    assert {(b.pattern, b.k) for b in sparse(sizes).budgets} == {(Patches(3), 6), (Patches(11), 4)}
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Patches(2)], ids=repr)
+def test_more_groups_than_touch_the_allowed_pixels_become_all_of_those(pattern: sp.Pattern) -> None:
+    allowed = torch.zeros(12, 12, dtype=torch.bool)
+    allowed[0, :8] = True
+    model = SmallConvNet()
+    wanted = settings("sat", sp.Budget(k=3, pattern=pattern, allowed=allowed), {"multi_eps": 6, "steps": 2})
+    made, given = sparse(wanted), batch(model)
+    assert made.attack(0).budget.k == 8
+    changed = (made(model, given, 0) != given.x).any(1)
+    assert bool(changed.any())
+    assert not bool((changed & ~allowed).any())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pace"), [(sp.Pixels(), 0.25), (sp.Features(), 0.25), (sp.Rows(), 0.05), (Patches(3), 0.05)], ids=repr
+)
+def test_structured_patterns_are_trained_against_at_a_slower_pace(pattern: sp.Pattern, pace: float) -> None:
+    attack = sparse(settings("sat", sp.Budget(k=1, pattern=pattern), {})).attack(0)
+    assert (attack.alpha, attack.beta) == (pace, pace)
+    told = sparse(settings("sat", sp.Budget(k=1, pattern=pattern), {"alpha": 0.5, "beta": 0.75})).attack(0)
+    assert (told.alpha, told.beta) == (0.5, 0.75)
 
 
 def test_the_backward_function_is_drawn_or_takes_turns() -> None:
@@ -83,6 +108,8 @@ def test_patches_of_several_sizes_are_drawn_about_equally_often() -> None:
     drawn = Counter(sparse(wanted).attack(i).budget.pattern for i in range(300))
     assert set(drawn) == {Patches(3), Patches(5), Patches(7)}
     assert min(drawn.values()) > 70
+    made = sparse(wanted)
+    assert len({id(made.attack(i).budget) for i in range(30)}) == 3  # resolved once, not in every iteration
 
 
 def test_every_other_batch_starts_near_the_clean_image_if_asked_for() -> None:

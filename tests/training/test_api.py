@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsepgd as sp
 from sparsepgd.errors import LabelError, MissingPackageError, ModelError, RangeError, SourceError, UnsupportedError
-from sparsepgd.training import METHODS, records
-from training.toys import network, quadrants, same_weights
+from sparsepgd.threat.norms import group_l0
+from sparsepgd.training import METHODS, api, records
+from sparsepgd.training.adversaries import Adversary, adversary
+from sparsepgd.training.data import Batch
+from training.toys import network, quadrants, same_weights, search_path
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
 QUICK: dict[str, Any] = {"batch": 16, "steps": 3, "multi_eps": 2, "watch_steps": 3}
 
 
@@ -51,10 +57,28 @@ def test_every_method_runs_and_lowers_its_loss(method: str) -> None:
 
 @pytest.mark.parametrize("gradient", ["random", "alternating", "unprojected", "projected"])
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(3), sp.Shape.heart(5)], ids=["rows", "patches", "shape"])
-def test_structured_budgets_are_trained_against(pattern: sp.Pattern, gradient: str) -> None:
-    options = {**QUICK, "steps": 2, "gradient": gradient}
-    trained = sp.train(network(), quadrants(32), "strades+n", sp.Budget(k=1, pattern=pattern), epochs=1, **options)
-    assert 0 <= trained.curves["robust"][0] <= trained.curves["clean"][0]
+def test_structured_budgets_are_trained_against(
+    pattern: sp.Pattern, gradient: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+
+    def observed(*about: Any) -> Adversary:
+        real = adversary(*about)
+
+        def attack(model: nn.Module, batch: Batch, iteration: int) -> Tensor:
+            x_adv = real(model, batch, iteration)
+            groups.append(group_l0(x_adv - batch.x, pattern))
+            return x_adv
+
+        return attack
+
+    monkeypatch.setattr(api, "adversary", observed)
+    model, options = network(), {**QUICK, "steps": 2, "gradient": gradient}
+    sp.train(model, quadrants(32), "strades+n", sp.Budget(k=1, pattern=pattern), epochs=2, **options)
+    assert not same_weights(model, network())
+    assert len(groups) == 2
+    assert torch.cat(groups).min() >= 0  # -1: outside the pattern
+    assert 0 < torch.cat(groups).max() <= 2
 
 
 def test_the_same_seed_gives_the_same_weights_and_random_numbers_are_left_alone() -> None:
@@ -68,6 +92,11 @@ def test_the_same_seed_gives_the_same_weights_and_random_numbers_are_left_alone(
     assert same_weights(models[0], models[1])
     assert not same_weights(models[0], models[2])
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_any_integer_is_a_seed(seed: int) -> None:
+    assert sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, seed=seed, **QUICK).settings.seed == seed
 
 
 def test_a_dataset_a_loader_and_tensors_train_alike() -> None:
@@ -184,12 +213,57 @@ def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:
         records.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (sp.Groups([[0, 1], [2, 3]]), sp.Groups([[0, 2], [1, 3]])),
+        (sp.Shape([[1, 0], [1, 1]]), sp.Shape([[1, 1], [1, 0]])),
+    ],
+    ids=["groups", "shapes"],
+)
+def test_a_run_against_another_pattern_that_prints_alike_is_refused(
+    first: sp.Pattern, second: sp.Pattern, tmp_path: Path
+) -> None:
+    assert repr(first) == repr(second)
+    for pattern in (first, first):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1, pattern=pattern), epochs=1, out=tmp_path, **QUICK)
+    with pytest.raises(UnsupportedError, match=r"holds another run: settings.budget.pattern.(sets|kernel) was"):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1, pattern=second), epochs=1, out=tmp_path, **QUICK)
+
+
+def test_curves_without_a_value_in_the_first_epochs_are_recorded_resumed_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = []
+
+    @contextmanager
+    def fake(folder: Path) -> Iterator[Any]:
+        yield lambda name, value, epoch: board.append((name, value, epoch))
+
+    monkeypatch.setattr(api, "_board", fake)
+    options = {**QUICK, "epochs": 3, "watch_every": 2, "out": tmp_path, "save_seconds": 0.0, "tensorboard": True}
+    with pytest.raises(Stop):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), progress=stopped_after(5), **options)
+    trained = sp.train(network(), quadrants(), "sat", sp.Budget(k=1), **options)
+    clean = trained.curves["clean"]
+    assert [value is None for value in clean] == [True, False, False]
+    assert records.load(tmp_path).curves == trained.curves
+    assert json.loads((tmp_path / "training.json").read_text())["curves"]["clean"] == clean
+    assert {epoch for name, _, epoch in board if name == "clean"} == {2, 3}
+    assert {epoch for name, _, epoch in board if name == "loss"} == {1, 2, 3}
+    assert all(isinstance(value, float) for _, value, _ in board)
+
+
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
     with pytest.raises(UnsupportedError, match=r"holds another run: settings.method was sat, is plain"):
         sp.train(network(), quadrants(), "plain", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
     with pytest.raises(UnsupportedError, match=r"data.sha256 was"):
         sp.train(network(), quadrants(seed=3), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
+    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    torch.save({**kept, "version": 1}, tmp_path / "checkpoint.pt")
+    with pytest.raises(SourceError, match=r"checkpoint.pt is of version 1, this sparsepgd reads 2; choose another"):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
     (tmp_path / "checkpoint.pt").write_bytes(b"nothing")
     with pytest.raises(SourceError, match=r"checkpoint.pt is no checkpoint"):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
@@ -217,6 +291,28 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
         sp.train(network(), (x, y), "plain", tensorboard=True)
     with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
         sp.train(network(), (x, y), "sat", sp.Budget(k=99))
+    with torch.inference_mode():
+        model = network()
+    with pytest.raises(ModelError, match=r"Sequential was built under torch.inference_mode; build it outside"):
+        sp.train(model, (x, y), "plain")
+
+
+def test_a_budget_that_is_not_trained_against_is_not_asked_to_fit() -> None:
+    data: Any = quadrants(40, size=4)
+    for method in ("plain", "linf", "plain+n"):
+        trained = sp.train(network(), data, method, epochs=1, **QUICK)
+        assert trained.settings.budget.k == 16  # 20 pixels, or all there are
+    sp.train(network(), data, "plain", sp.Budget(k=20), epochs=1, **{**QUICK, "watch_steps": 0})
+
+
+@pytest.mark.parametrize(("method", "budget"), [("sat", None), ("plain", sp.Budget(k=20)), ("l2+n", sp.Budget(k=20))])
+def test_a_budget_that_is_used_must_fit_and_is_refused_before_anything_runs(
+    method: str, budget: sp.Budget | None
+) -> None:
+    model = network()
+    with pytest.raises(sp.errors.BudgetError, match="k=20 pixels, but a 4x4 image has 16"):
+        sp.train(model, quadrants(40, size=4), method, budget, epochs=1, **QUICK)
+    assert same_weights(model, network())
 
 
 def test_tensorboard_that_is_missing_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,12 @@ def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:
     assert len(card.curves["loss"]) == 1
 
 
+def test_a_curve_without_a_value_in_the_first_epochs_goes_onto_the_card(trained: Trained, tmp_path: Path) -> None:
+    late = replace(trained, curves={"loss": [1.0, 0.5], "clean": [None, 0.1234567]})
+    assert written(late, tmp_path, half=False) == zoo.card("mine", tmp_path)
+    assert zoo.card("mine", tmp_path).curves == {"loss": [1.0, 0.5], "clean": [None, 0.12346]}
+
+
 def test_the_figures_are_those_of_the_attacks() -> None:
     model, (x, y) = network().eval(), quadrants(12)
     y = model(x).argmax(1)

@@ -14,12 +14,19 @@ from training.toys import network, quadrants
 CPU = torch.device("cpu")
 
 
-def outputs(trades: bool, t: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def outputs(trades: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss, and what the model says of x and of x_adv."""
     model, (x, y) = network(norm=False), quadrants(6)
     x_adv = 1 - x
-    loss, right, after = Objective(model, trades, 3.0, 0.9, Team())(x, x_adv, y, t)
-    assert int(right) == int((model(x_adv).argmax(1) == y).sum())
-    return loss, model(x).softmax(1), model(x_adv).softmax(1) if after is None else after
+    loss, _, _ = Objective(model, trades, 3.0, 0.9, Team())(x, x_adv, y, None)
+    return loss, model(x).softmax(1), model(x_adv).softmax(1)
+
+
+@pytest.mark.parametrize("trades", [False, True])
+def test_right_answers_are_counted_on_what_the_adversary_made(trades: bool) -> None:
+    y, wrong = torch.tensor([0, 1, 2, 3, 0]), torch.tensor([0, 1, 3, 2, 1])  # three of five are wrong
+    x, x_adv = (nn.functional.one_hot(said, 4).float().view(5, 1, 2, 2) for said in (y, wrong))
+    assert int(Objective(nn.Flatten(), trades, 3.0, 0.9, Team())(x, x_adv, y, None)[1]) == 2
 
 
 def test_adversarial_training_is_the_cross_entropy_of_what_the_adversary_made() -> None:

@@ -55,6 +55,35 @@ def test_assignments_are_read_as_toml_with_bare_text_allowed() -> None:
     assert assignments(words) == expected
 
 
+@pytest.mark.parametrize(("word", "value"), [("True", True), ("False", False), ("true", True), ("false", False)])
+def test_true_and_false_are_read_as_toml_and_as_python_writes_them(word: str, value: bool) -> None:
+    assert assignments([f"early_stop={word}"])["early_stop"] is value
+
+
+def test_one_number_is_enough_where_several_are_taken() -> None:
+    assert assignments(["near=0.1", "multi_size=5"]) == {"near": (0.1,), "multi_size": (5,)}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("early_stop=maybe", "early_stop='maybe'; expected true or false"),
+        ("lr=fast", "lr='fast'; expected a number"),
+        ("pattern=3", "pattern=3; expected text"),
+        ("size=large", "size='large'; expected an integer"),
+        ("k=2.5", "k=2.5; expected an integer"),
+        ("schedule=cosine", "schedule='cosine'; use one of 'paper'"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_where_it_is_read(word: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        assignments([word])
+    name, _, value = word.partition("=")
+    (tmp_path / "r.toml").write_text(f"{name} = {value}" if value[0].isdigit() else f'{name} = "{value}"')
+    with pytest.raises(UnsupportedError, match=message):
+        read(tmp_path / "r.toml")
+
+
 def test_a_recipe_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     with pytest.raises(SourceError, match=r"cannot be read: No such file"):

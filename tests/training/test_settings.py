@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import Field, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.training.methods import METHODS, method
-from sparsepgd.training.settings import settings
+from sparsepgd.training.settings import Settings, settings
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fast-ls"])
@@ -54,6 +56,25 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"gradient": "both"}, "gradient='both'; use one of 'random', 'alternating'"),
         ("sat", {"mode": "F"}, "only sTRADES has an adversary by divergence"),
         ("sat", {"multi_size": (3, 5)}, "needs a pattern of patches"),
+        ("sat", {"multi_size": (3, 0)}, "multi_size=\\(3, 0\\); expected sides of at least 1"),
+        ("sat", {"multi_size": (3, 2.5)}, "multi_size=2.5; expected an integer"),
+        ("sat", {"lr": "fast"}, "lr='fast'; expected a number"),
+        ("sat", {"lr": float("nan")}, "lr=nan; expected a number"),
+        ("sat", {"clip": float("inf")}, "clip=inf; expected a number"),
+        ("sat", {"lr": True}, "lr=True; expected a number"),
+        ("sat", {"lr": None}, "lr=None; expected a number"),
+        ("sat", {"epochs": 2.5}, "epochs=2.5; expected an integer"),
+        ("sat", {"early_stop": "False"}, "early_stop='False'; expected true or false"),
+        ("sat", {"nesterov": 1}, "nesterov=1; expected true or false"),
+        ("sat", {"bf16": "no"}, "bf16='no'; expected true or false"),
+        ("sat", {"near": "far"}, "near='far'; expected a number"),
+        ("sat", {"lam": -3}, "lam=-3.0; use at least 0"),
+        ("sat", {"weight_decay": -1e-4}, "weight_decay=-0.0001; use at least 0"),
+        ("sat", {"watch_steps": -1}, "watch_steps=-1; use at least 0"),
+        ("sat", {"tolerance": 0}, "tolerance=0; use at least 1"),
+        ("sat", {"loader_workers": -1}, "loader_workers=-1; use at least 0"),
+        ("sat", {"nesterov": True, "momentum": 0}, "nesterov=True with momentum=0; use a momentum"),
+        ("l2", {"radius": None}, "radius=None with 'l2'; expected a number"),
         ("linf", {"near": (0.1,)}, "only sPGD starts near the clean image"),
         ("sat", {"near": (0.1, 2.0)}, "near=\\(0.1, 2.0\\); expected shares of eps"),
         ("strades", {"near": (0.1,), "mode": "F"}, "the divergence has no gradient at the clean image"),
@@ -62,6 +83,28 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
 def test_a_wrong_setting_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         settings(name, sp.Budget(k=2), options)
+
+
+@pytest.mark.parametrize("field", [field for field in fields(Settings) if field.name not in ("method", "budget")])
+def test_no_setting_takes_a_value_of_another_kind(field: Field[Any]) -> None:
+    for wrong in ("words that mean nothing", object(), {"a": 1}):
+        with pytest.raises(UnsupportedError, match=rf"^{field.name}=.*(expected|use one of) "):
+            settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), {field.name: wrong})
+
+
+def test_a_budget_and_a_method_of_another_kind_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="budget=20; expected a Budget"):
+        settings("sat", 20, {})  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="method None; use one of plain"):
+        settings(None, sp.Budget(k=2), {})  # type: ignore[arg-type]
+
+
+def test_one_number_or_a_list_stands_for_a_tuple_and_numbers_of_numpy_are_numbers() -> None:
+    options = {"near": 0.1, "multi_size": [3, 5], "epochs": np.int64(7), "lr": np.float32(0.5), "lam": 6}
+    wanted = settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), options)
+    assert (wanted.near, wanted.multi_size) == ((0.1,), (3, 5))
+    assert (wanted.epochs, wanted.lr, wanted.lam) == (7, 0.5, 6)
+    assert (type(wanted.epochs), type(wanted.lr), type(wanted.lam)) == (int, float, float)
 
 
 def test_every_purpose_and_number_has_a_seed_of_its_own() -> None:

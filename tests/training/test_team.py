@@ -13,7 +13,7 @@ import torch
 
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.training.team import Team
-from training.toys import network
+from training.toys import network, search_path
 
 PROGRAM = """
 import json, os, sys, torch, sparsepgd as sp
@@ -36,7 +36,7 @@ def trained(method: str, folder: Path, *launcher: str) -> tuple[dict[str, list[f
     script = folder / "program.py"
     folder.mkdir()
     script.write_text(PROGRAM)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     words = [sys.executable, *launcher, str(script), method, str(folder / "run")]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,13 +95,30 @@ def test_a_run_that_always_breaks_is_given_up_with_a_word_of_advice() -> None:
             run.go_on(lambda: None)
 
 
-def test_what_is_not_watched_in_every_epoch_keeps_its_last_value() -> None:
-    run = prepared(network(), "plain", watch_every=2, epochs=5)
+def test_what_is_not_watched_in_every_epoch_keeps_its_last_value_and_has_none_before_the_first() -> None:
+    run, told = prepared(network(), "plain", watch_every=2, epochs=5), []
+    seen = iter([{"clean": 0.25}, {"clean": 0.5}, {"clean": 0.75}])
+    run.watch = lambda model: next(seen)  # type: ignore[assignment]
+    run.progress = lambda done, total, last: told.append(last.get("clean"))
     run.go_on(lambda: None)
-    assert {len(values) for values in run.state.curves.values()} == {5}
-    clean = run.state.curves["clean"]
-    assert clean[0] == clean[1] == clean[2]
-    assert clean[3] == clean[1] or clean[3] >= 0
+    curves = run.state.curves
+    assert curves["clean"] == [None, 0.25, 0.25, 0.5, 0.75]
+    assert [len(curves[name]) for name in ("loss", "attacked", "lr", "seconds")] == [5] * 4
+    assert None not in curves["loss"]
+    assert told == [None] * 6 + [0.25] * 6 + [0.5] * 3  # three batches an epoch, of what was seen before
+
+
+def test_the_alarm_is_raised_by_what_is_measured_not_by_values_that_were_kept() -> None:
+    run = prepared(network(), "sat")
+    assert run.watch is not None
+    monitored = replace(run.watch, images=replace(run.watch.images, x=torch.zeros(1000, 1, 8, 8)))
+    run.watch, run.state.epoch = monitored, 1
+    for attacked, seen in ((0.4, {"robust": 0.5}), (0.4, {"robust": 0.0}), (0.9, {})):
+        run.note({"attacked": attacked, "seconds": 1.0, **seen})
+        run.state.epoch += 1
+    assert run.state.notices == []
+    with pytest.warns(TrainingWarning, match="catastrophic overfitting: since epoch 1"):
+        run.note({"attacked": 0.9, "seconds": 1.0, "robust": 0.0})
 
 
 def test_the_average_is_lent_to_the_network_and_taken_away_again() -> None:

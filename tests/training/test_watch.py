@@ -42,12 +42,16 @@ def test_without_steps_only_clean_accuracy_is_watched() -> None:
     ("attacked", "robust", "alarm"),
     [
         ((0.2, 0.4, 0.5, 0.9), (0.2, 0.5, 0.4, 0.0), True),
+        ((0.2, 0.4, 0.5, 0.9), (None, 0.5, 0.5, 0.0), True),  # watched from the second epoch on
+        ((0.2, 0.4, 0.5, 0.9), (None, None, None, 0.0), False),  # only once
         ((0.2, 0.4, 0.5, 0.6), (0.2, 0.3, 0.4, 0.45), False),  # both rise
         ((0.5, 0.5, 0.3, 0.2), (0.2, 0.5, 0.4, 0.0), False),  # both fall: diverged, not overfitted
         ((0.2, 0.4, 0.5, 0.9), (0.2, 0.5, 0.5, 0.45), False),  # within chance
     ],
 )
-def test_the_alarm_needs_a_rise_and_a_fall(attacked: Sequence[float], robust: Sequence[float], alarm: bool) -> None:
+def test_the_alarm_needs_a_rise_and_a_fall(
+    attacked: Sequence[float], robust: Sequence[float | None], alarm: bool
+) -> None:
     words = catastrophic({"attacked": attacked, "robust": robust}, 1000)
     assert (words is not None) == alarm
     if words is not None:

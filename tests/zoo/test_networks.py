@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import ShapeError, UnsupportedError
 from sparsepgd.zoo import PreActResNet, preact_resnet18, small_preact_resnet
+from sparsepgd.zoo.normalise import KNOWN, Normalised
 
 TINY = {"widths": (4, 8), "blocks": (1, 2)}
 
@@ -125,3 +126,9 @@ def test_one_graph_for_the_compiler():
 def test_wrong_arguments(wrong, message):
     with pytest.raises(UnsupportedError, match=message):
         PreActResNet(**{**TINY, **wrong})
+
+
+@pytest.mark.parametrize("network", [small_preact_resnet(), Normalised(nn.Conv2d(3, 2, 3), KNOWN["imagenet"])])
+def test_grey_images_are_not_spread_over_three_channels_by_the_normalisation(network):
+    with pytest.raises(ShapeError, match=r"images of shape \(2, 1, 32, 32\); .* 3 channels"):
+        network(torch.rand(2, 1, 32, 32))

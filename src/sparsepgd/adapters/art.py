@@ -76,8 +76,8 @@ class ARTAttack(EvasionAttack):
         return self.estimator.model(x)
 
     def _predictions(self, x: Tensor) -> Tensor:
-        said = self.estimator.predict(self._numpy(x.detach()))
-        return torch.from_numpy(np.asarray(said)).to(x)
+        answers = self.estimator.predict(self._numpy(x.detach()))
+        return torch.from_numpy(np.asarray(answers)).to(x)
 
     def _labels(self, x: Array, y: Array | None) -> Array:
         """(B,) class numbers, int64."""

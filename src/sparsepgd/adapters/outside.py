@@ -106,9 +106,9 @@ class Outside(Standalone):
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            said = " ".join(str(error).split()) or "no message"
+            message = " ".join(str(error).split()) or "no message"
             raise UnsupportedError(
-                f"{self.name} failed with {type(error).__name__}: {said}; give it other settings, or leave it out"
+                f"{self.name} failed with {type(error).__name__}: {message}; give it other settings, or leave it out"
             ) from error
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -33,6 +33,8 @@ class CornerSearch(Standalone):
     ``levels`` only so many numbers of pixels up to k in place of 2, ..., k. Towards a target there is one ordering.
     """
 
+    needs_gradient: ClassVar[bool] = False
+
     best: int = 100
     samples: int = 3000
     _: KW_ONLY
@@ -41,7 +43,7 @@ class CornerSearch(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
+        check_counts(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
         check_pattern("CornerSearch", self.budget, Pixels, Features)
 
     @classmethod

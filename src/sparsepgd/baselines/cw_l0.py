@@ -15,7 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import each, select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
@@ -62,7 +62,8 @@ class CWL0(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, lr=self.lr, c_first=self.c_first, share=self.share, rounds=self.rounds)
+        check_counts(steps=self.steps, rounds=self.rounds)
+        check_positive(lr=self.lr, c_first=self.c_first, share=self.share)
         check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
         check_pattern("CWL0", self.budget, Pixels, Features)
         if self.loss != "margin":

@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
@@ -39,7 +39,8 @@ class GreedyFool(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, pace=self.pace, magnitudes=self.magnitudes, reductions=self.reductions)
+        check_counts(steps=self.steps, magnitudes=self.magnitudes, reductions=self.reductions)
+        check_positive(pace=self.pace)
         check_pattern("GreedyFool", self.budget, Pixels, Features)
 
     @classmethod

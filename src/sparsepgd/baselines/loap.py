@@ -13,7 +13,7 @@ from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -42,7 +42,8 @@ class LOAP(Repeated, Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, alpha=self.alpha, stride=self.stride)
+        check_counts(steps=self.steps, stride=self.stride)
+        check_positive(alpha=self.alpha)
         check_pattern("LOAP", self.budget, Patches, Rows, Columns, Shape, Frame)
         if self.moves not in MOVES:
             raise UnsupportedError(f"moves={self.moves!r}; use one of {', '.join(map(repr, MOVES))}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -32,6 +32,8 @@ class OnePixel(Standalone):
     its loss is larger. Defaults are the paper's: 400 members, 100 generations, F = 0.5, stop at success.
     """
 
+    needs_gradient: ClassVar[bool] = False
+
     population: int = 400
     generations: int = 100
     _: KW_ONLY
@@ -39,7 +41,8 @@ class OnePixel(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(generations=self.generations, scale=self.scale, population=self.population - 3)
+        check_counts(generations=self.generations, population=self.population - 3)
+        check_positive(scale=self.scale)
         check_pattern("OnePixel", self.budget, Pixels, Features)
 
     @classmethod
@@ -109,7 +112,7 @@ class OnePixel(Standalone):
         for axis in range(1, places):
             index = index * threat.grid[-places:][axis] + where[:, :, axis]
         low, high = (each.reshape(len(genes), -1, math.prod(threat.grid)) for each in (images.low, images.high))
-        p = (images.x - images.x).reshape(low.shape)
+        p = torch.zeros_like(low)
         mask = torch.zeros_like(p)
         for point, value in zip(index.unbind(1), genes[:, :, places:].unbind(1), strict=True):
             here = point[:, None, None].expand(-1, low.shape[1], 1)

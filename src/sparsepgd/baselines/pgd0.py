@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.stepwise import Stepwise
@@ -42,7 +42,8 @@ class PGD0(Repeated, Stepwise[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, eta=self.eta)
+        check_counts(steps=self.steps)
+        check_positive(eta=self.eta)
         check_pattern("PGD0", self.budget, Pixels, Features, Rows, Columns, Frame)
 
     @classmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -33,7 +33,7 @@ class Relaxed(Standalone, Generic[S]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps)
+        check_counts(steps=self.steps)
 
     @property
     def evaluations(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from numbers import Integral
 from typing import Self
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted, Untargeted
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import Attack, Found, Task, check_positive
+from sparsepgd.search.attack import Attack, Found, Task, check_counts
 from sparsepgd.search.ensemble import likeliest_wrong, tell
 
 
@@ -31,8 +32,8 @@ class Repeated(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(restarts=self.restarts)
-        if self.targets < 0:
+        check_counts(restarts=self.restarts)
+        if not isinstance(self.targets, Integral) or self.targets < 0:
             raise UnsupportedError(f"targets={self.targets}; use 0 for an untargeted attack alone, 9 for the paper's")
 
     @property
@@ -50,7 +51,7 @@ class Repeated(Attack):
 
 
 def _cascade(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
-    """Each attempt on the survivors of those before. A failure leaves the point with the largest untargeted loss."""
+    """Each attempt on the survivors of those before, on all without early_stop. Losses are the untargeted ones."""
     waiting, oracle, size = task.waiting, task.oracle, task.batch_size
     leads: list[Tensor | None] = [None]
     clean = oracle.answers(waiting.x, size)
@@ -58,7 +59,7 @@ def _cascade(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
         leads += likeliest_wrong(clean, waiting.y, targets).unbind(1)
     total = restarts * len(leads)
     zero = torch.zeros_like(waiting.y)
-    found = Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero)
+    found, beaten = Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero), zero.bool()
     left, share = torch.arange(len(waiting.y), device=waiting.y.device), attack.evaluations * len(waiting.y)
     for attempt in range(total):
         if not len(left):
@@ -69,7 +70,9 @@ def _cascade(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
         said = oracle.answers(part.x_adv, size)
         loss = oracle.goal.loss(said, waiting.label[left], oracle.loss).to(found.loss)
         fooled = oracle.goal.reached(said, waiting.y[left], waiting.label[left])
-        found = _add(found, left, dataclasses.replace(part, loss=loss), fooled)
+        better = torch.where(fooled == beaten[left], loss > found.loss[left], fooled)  # a success beats a failure
+        found = _add(found, left, dataclasses.replace(part, loss=loss), better)
+        beaten[left] |= fooled
         left = left[~fooled] if attack.early_stop else left
     return found
 
@@ -86,9 +89,8 @@ def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:
     return dataclasses.replace(task, oracle=oracle, waiting=waiting)
 
 
-def _add(found: Found, rows: Tensor, part: Found, fooled: Tensor) -> Found:
-    """What was found so far and by one more attempt: the better point, the sum of the work."""
-    better = fooled | (part.loss > found.loss[rows])
+def _add(found: Found, rows: Tensor, part: Found, better: Tensor) -> Found:
+    """What was found so far and by one more attempt: its points where they are better, the sum of the work."""
     into, of = rows[better], better.nonzero()[:, 0]
     return Found(
         found.x_adv.index_copy(0, into, part.x_adv[of]),

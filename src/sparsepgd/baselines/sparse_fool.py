@@ -15,7 +15,7 @@ from torch import Tensor
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
@@ -42,7 +42,8 @@ class SparseFool(Standalone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, lam=self.lam, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
+        check_counts(steps=self.steps, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
+        check_positive(lam=self.lam)
         check_pattern("SparseFool", self.budget, Pixels, Features)
 
     @classmethod
@@ -99,7 +100,8 @@ class SparseFool(Standalone):
             distance, nearest = (ahead(logits).abs() / length).min(1)
             each = torch.arange(len(on), device=on.device)
             step = distance.clamp(min=1e-4) / length[each, nearest]
-            r[on] += step[:, None, None, None] * w[each, nearest]
+            move = step[:, None, None, None] * w[each, nearest]
+            r[on] += torch.nan_to_num(move, 0.0, 0.0, 0.0)  # without a slope 0 * inf
             said = ask.logits(x[on] + (1 + self.overshoot) * r[on], rows[on]).argmax(1)
             on = on[said == own.y[on]]
             if not len(on):
@@ -111,7 +113,7 @@ class SparseFool(Standalone):
         return normal / size[:, None, None, None], x + self.lam * r
 
 
-def _ahead(y: Tensor, count: int, logits: Tensor, place: Tensor | slice = slice(None)) -> Tensor:
+def _ahead(y: Tensor, count: int, logits: Tensor, place: slice = slice(None)) -> Tensor:
     """z_j - z_y of the likeliest other classes j, (n, count); `place` says which of y these logits are of."""
     own = y[place][:, None]
     others = logits.scatter(1, own, -torch.inf).topk(min(count, logits.shape[1] - 1)).values

@@ -10,11 +10,11 @@ import typer
 
 from sparsepgd import options
 from sparsepgd.commands.common import (
-    MODELS,
     AttackName,
     Device,
     Eps,
     K,
+    Model,
     Normalise,
     PatternName,
     Queries,
@@ -23,10 +23,12 @@ from sparsepgd.commands.common import (
     Steps,
     Trust,
     Weights,
+    counted,
     device_named,
     out,
     progress,
 )
+from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.sources import Source, load_image, load_model, save_image
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
@@ -35,7 +37,7 @@ from sparsepgd.threat import Budget
 
 def attack(
     image: Annotated[str, typer.Argument(help="A picture file, or bundled:NUMBER.")],
-    model: Annotated[str, typer.Option(help=f"{MODELS}.")] = "zoo:small-plain",
+    model: Model = "zoo:small-plain",
     weights: Weights = None,
     trust: Trust = False,
     normalise: Normalise = None,
@@ -53,10 +55,11 @@ def attack(
     quiet: Quiet = False,
 ) -> None:
     """Attack one picture on the 8-bit grid, write it as PNG, read it back and say what the model sees."""
+    atomic.check(out_file)
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     place = device_named(device)
     net = source.model.to(place).eval()
-    x, own = load_image(image, source.size)
+    x, own = load_image(image, source.size, source.grey)
     if tuple(own) != (x.shape[3], x.shape[2]):
         out.print(f"{image}: {own[0]}x{own[1]}, cut and resized to {x.shape[3]}x{x.shape[2]} for {source.name}")
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
@@ -68,18 +71,22 @@ def attack(
     with progress(f"{source.name}, {search.name}", quiet) as report:
         result = search(net, x, y, seed=seed, goal=goal, progress=report)
     save_image(result.x_adv[0], out_file)
-    read = load_image(str(out_file), None)[0].to(place)
+    read = load_image(str(out_file), None, source.grey)[0].to(place)
     after = _says(net, read)
     out.print(f"before  {_answer(source, before)}")
-    out.print(f"after   {_answer(source, after)}   read back from {out_file}")
+    out.print(f"after   {_answer(source, after)}   read back from {out_file}", soft_wrap=True)
     changed = int((read != x).any(1).sum())
     if not bool(result.forwards):
         out.print(f"the model does not say {source.class_name(int(y))} to begin with; nothing was changed")
     elif bool(result.fooled) and torch.equal(read, result.x_adv) and int(after.argmax()) == int(result.prediction):
-        out.print(f"fooled  {changed} pixels changed, {int(result.steps)} steps, verified on the file")
+        out.print(
+            f"fooled  {counted(changed, 'pixel')} changed, {counted(int(result.steps), 'step')}, verified on the file"
+        )
         return
     else:
-        out.print(f"not fooled within {budget}; the best try changes {changed} pixels: more --k or more --steps")
+        out.print(
+            f"not fooled within {budget}; the best try changes {counted(changed, 'pixel')}: more --k or more --steps"
+        )
     raise typer.Exit(1)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -13,27 +11,52 @@ import typer
 from rich.table import Table
 
 from sparsepgd import options
-from sparsepgd.commands.common import Device, K, PatternName, Quiet, Seed, device_named, err, out
+from sparsepgd.commands.common import (
+    Choose,
+    DataName,
+    Device,
+    K,
+    Model,
+    Normalise,
+    PatternName,
+    Quiet,
+    Seed,
+    Side,
+    Trust,
+    Weights,
+    check_fit,
+    command,
+    counted,
+    device_named,
+    err,
+    out,
+    warn_of_classes,
+)
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import atomic, bench, rivals
-from sparsepgd.evaluation.sources import load_data, load_model
+from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.problem.engine import PRECISIONS, Precision
 from sparsepgd.threat import Budget, Pixels
 
 
 def measure(
-    model: Annotated[str, typer.Option(help="zoo:NAME or FILE.py:FACTORY.")] = "zoo:small-strades",
-    data: Annotated[str, typer.Option(help="bundled, npz:FILE with arrays x and y, or folder:DIR.")] = "bundled",
-    n: Annotated[int | None, typer.Option("-n", help="Images; left out: 64 on a CPU, 500 elsewhere.")] = None,
+    model: Model = "zoo:small-strades",
+    weights: Weights = None,
+    trust: Trust = False,
+    normalise: Normalise = None,
+    data: DataName = "bundled",
+    n: Annotated[int | None, typer.Option("-n", min=1, help="Images; left out: 64 on a CPU, 500 elsewhere.")] = None,
+    choose: Choose = None,
+    size: Side = None,
     k: K = 20,
     pattern: PatternName = "pixel",
-    steps: Annotated[int | None, typer.Option(help="Left out: 20 on a CPU, 300 elsewhere.")] = None,
-    queries: Annotated[int | None, typer.Option(help="Left out: as many as steps.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Left out: 20 on a CPU, 300 elsewhere.")] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="Left out: as many as steps.")] = None,
     precision: Annotated[str | None, typer.Option(help=f"{', '.join(PRECISIONS)}, several with commas.")] = None,
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Left out: on a GPU.")] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
-    batch_size: Annotated[int | None, typer.Option(help="Images at a time of the bare model.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at a time of the bare model.")] = None,
     official: Annotated[Path | None, typer.Option(help="A checkout of the authors' code, to run beside.")] = None,
     sparse_rs: Annotated[Path | None, typer.Option(help="A checkout of the code of Sparse-RS.")] = None,
     others: Annotated[bool, typer.Option("--others", help="Attacks of installed packages, too.")] = False,
@@ -44,16 +67,26 @@ def measure(
     """Microseconds an image and step: the bare model, our attacks, others' doing the same work."""
     place = device_named(device)
     on_cpu = place.type == "cpu"
-    source = load_model(model)
+    if out_file is not None:
+        if out_file.suffix == ".png":
+            raise UnsupportedError(f"--out {out_file} is the place of the plot; name the record, FILE.json")
+        atomic.check(out_file)
     steps = steps or (20 if on_cpu else 300)
     queries = queries or steps
-    x, y = load_data(data, n or (64 if on_cpu else 500), source.size)
+    pairs = load_pairs(
+        [model], data, n or (64 if on_cpu else 500), size=size, choose=options.choice(choose), device=place,
+        weights=weights, trust=trust, normalise=normalise,
+    )  # fmt: skip
+    warn_of_classes(pairs)
+    source, (x, y) = pairs[0]
     budget = Budget(k=k, pattern=options.pattern(pattern))
     other = _rivals(budget, steps, queries, official, sparse_rs, others)
+    net = source.model.to(place).eval()
+    check_fit(net, x)
     job = bench.Bench(
-        source.model.to(place).eval(),
-        x.to(place),
-        y.to(place),
+        net,
+        x,
+        y,
         budget,
         steps,
         queries,
@@ -64,8 +97,8 @@ def measure(
         job,
         _settings(precision, compiled, on_cpu),
         other,
-        tell=lambda row: None if quiet else err.print(_said(row), markup=False, highlight=False, soft_wrap=True),
-        command=shlex.join(["spgd", *sys.argv[1:]]),
+        tell=lambda row: None if quiet else err.print(_in_words(row), soft_wrap=True),
+        command=command(),
         model=source.name,
         data=data,
     )
@@ -103,10 +136,11 @@ def _rivals(
     return found | (rivals.installed(budget.k, steps) if others else {})
 
 
-def _said(row: bench.Bare | bench.Timed) -> str:
+def _in_words(row: bench.Bare | bench.Timed) -> str:
     if isinstance(row, bench.Bare):
         return f"model, {row.work}, {_how(row.precision, row.compiled)}: {row.us:.1f} us an image"
-    return f"{row.name}, {_how(row.precision, row.compiled)}: {mean(row.seconds):.2f} s, {row.robust[0]} images left"
+    left = counted(row.robust[0], "image")
+    return f"{row.name}, {_how(row.precision, row.compiled)}: {mean(row.seconds):.2f} s, {left} left"
 
 
 def _how(precision: str, compiled: bool) -> str:
@@ -127,12 +161,14 @@ def _bare_table(record: dict[str, Any]) -> Table:
 
 def _attack_table(record: dict[str, Any]) -> Table:
     caption = (
-        f"{record['images']} images, {record['budget']}, {record['steps']} steps, {record['queries']} queries; us: an "
+        f"{counted(record['images'], 'image')}, {record['budget']}, {counted(record['steps'], 'step')}, "
+        f"{record['queries']} queries; us: an "
         "image and step; x: times the bare model; slots: in use; looks: times the host waited; first: with warm-up"
     )
     table = Table(title="attacks", title_justify="left", caption=caption, caption_justify="left")
     for name in ("attack", "s", "first", "left", "us", "x", "slots", "looks", "MB"):
-        table.add_column(name, justify="left" if name == "attack" else "right", no_wrap=name != "attack")
+        named = name == "attack"
+        table.add_column(name, justify="left" if named else "right", no_wrap=not named, overflow="fold")
     for row in record["attacks"]:
         cells = [f"{mean(row['seconds']):.2f}", _number(row["warm_up"], ".1f"), f"{mean(row['robust']):.0f}"]
         cells += [_number(row["us"], ".1f"), _number(row["ratio"], ".2f"), _number(row["slots_used"], ".0%")]

@@ -14,10 +14,32 @@ import typer
 from rich.table import Table
 
 from sparsepgd import options
-from sparsepgd.commands.common import Device, Eps, K, PatternName, Quiet, Seed, device_named, out, progress
+from sparsepgd.commands.common import (
+    Choose,
+    Count,
+    DataName,
+    Device,
+    Eps,
+    K,
+    Model,
+    Normalise,
+    PatternName,
+    Quiet,
+    Seed,
+    Side,
+    Trust,
+    Weights,
+    command,
+    counted,
+    device_named,
+    out,
+    progress,
+    warn_of_classes,
+)
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.sources import load_data, load_model
+from sparsepgd.evaluation.identity import hardware
+from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.evaluation.summary import wilson
 from sparsepgd.problem import Result
 from sparsepgd.threat import Budget
@@ -38,14 +60,21 @@ class Line:
 
 
 def compare(
-    model: Annotated[str, typer.Option(help="zoo:NAME or FILE.py:FACTORY.")] = "zoo:small-plain",
-    data: Annotated[str, typer.Option(help="bundled, npz:FILE with arrays x and y, or folder:DIR.")] = "bundled",
-    n: Annotated[int, typer.Option("-n", help="Only the first n images.")] = 24,
+    model: Model = "zoo:small-plain",
+    weights: Weights = None,
+    trust: Trust = False,
+    normalise: Normalise = None,
+    data: DataName = "bundled",
+    n: Count = 24,
+    choose: Choose = None,
+    size: Side = None,
     k: K = 20,
     pattern: PatternName = "pixel",
     eps: Eps = "1",
     attack: Annotated[str | None, typer.Option(help="Names with commas; left out: all that take the pattern.")] = None,
-    preset: Annotated[str, typer.Option(help="quick: seconds for each; paper: the settings of each paper.")] = "quick",
+    preset: Annotated[
+        str | None, typer.Option(help="quick, if left out: seconds for each; paper: the settings of each paper.")
+    ] = None,
     equal_cost: Annotated[
         int | None,
         typer.Option(min=10, help="Passes for an image, both ways together; later successes do not count."),
@@ -57,10 +86,20 @@ def compare(
 ) -> None:
     """Robust accuracy, passes of the model and time of all attacks, at their presets or at equal cost."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
+    if preset is not None and equal_cost is not None:
+        raise UnsupportedError(f"--preset {preset} with --equal-cost {equal_cost}; either sets the length: use one")
+    preset = preset or "quick"
     searches, refused = _searches(attack, budget, preset, equal_cost)
-    source, place = load_model(model), device_named(device)
+    if out_file is not None:
+        atomic.check(out_file)
+    place = device_named(device)
+    pairs = load_pairs(
+        [model], data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
+        normalise=normalise,
+    )  # fmt: skip
+    warn_of_classes(pairs)
+    source, (x, y) = pairs[0]
     net = source.model.to(place).eval()
-    x, y = (tensor.to(place) for tensor in load_data(data, n, source.size))
     lines = []
     for name, search in searches.items():
         with progress(f"{source.name}, {name}", quiet) as report:
@@ -68,13 +107,24 @@ def compare(
             result = search(net, x, y, seed=seed, progress=report)
             lines.append(_line(name, result, time.perf_counter() - start, equal_cost))
     how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes for an image"
-    caption = f"{len(x)} images of {data}, seed {seed}, {place}; passes: mean of the attacked images"
+    caption = f"{counted(len(x), 'image')} of {data}, seed {seed}, {place}; passes: mean of the attacked images"
     if refused:
         caption += f"; not for {budget.pattern.unit}: {', '.join(refused)}"
     out.print(_table(lines, f"{source.name}, {budget}, {how}", caption))
     if out_file is not None:
-        setting = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
-        content = {**setting, "torch": torch.__version__, "device": str(place), "lines": [asdict(one) for one in lines]}
+        content = {
+            "command": command(),
+            "model": source.name,
+            "data": data,
+            "n": len(x),
+            "budget": repr(budget),
+            "how": how,
+            "seed": seed,
+            "torch": torch.__version__,
+            "device": str(place),
+            "hardware": hardware(place),
+            "lines": [asdict(one) for one in lines],
+        }
         atomic.write(out_file, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -84,14 +134,14 @@ def _searches(
     """The attacks by name; if none is named, all that take the pattern, and the names of those that do not."""
     found: dict[str, Any] = {}
     refused = []
-    for name in [word.strip() for word in names.split(",")] if names else options.COMPARED:
+    for name in options.COMPARED if names is None else options.named(names):
         try:
             if equal_cost is None:
                 found[name] = options.preset(name, budget, preset)
             else:
                 found[name] = options.at_cost(name, budget, equal_cost)
         except UnsupportedError:
-            if names or not found:  # SparsePGD comes first and takes every pattern
+            if names is not None or not found:  # SparsePGD comes first and takes every pattern
                 raise
             refused.append(name)
     return found, refused
@@ -116,8 +166,9 @@ def _line(name: str, result: Result, seconds: float, most: int | None) -> Line:
 
 def _table(lines: Sequence[Line], title: str, caption: str) -> Table:
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    for column in ("attack", "robust", "95 %", "groups", "forwards", "backwards", "time"):
-        table.add_column(column, justify="left" if column == "attack" else "right", no_wrap=True)
+    for column in ("attack", "robust", "95 %", "groups", "forward", "backward", "time"):
+        named = column == "attack"
+        table.add_column(column, justify="left" if named else "right", no_wrap=not named, overflow="fold")
     for one in sorted(lines, key=lambda line: line.robust_accuracy):
         table.add_row(
             one.attack,

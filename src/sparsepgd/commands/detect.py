@@ -15,13 +15,14 @@ from rich.table import Table
 
 from sparsepgd import options
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.commands.common import Device, Queries, Quiet, Seed, Steps, device_named, out, progress
+from sparsepgd.commands.common import Device, Queries, Quiet, Seed, Steps, command, counted, device_named, out, progress
 from sparsepgd.detection import Scenes, read_folder
 from sparsepgd.detection.pictures import side_by_side, write_png
 from sparsepgd.detection.sources import NAMES, Found, load_detector
 from sparsepgd.detection.study import Seen, examine, look
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.evaluation import atomic
+from sparsepgd.evaluation.identity import hardware
 from sparsepgd.search import Attack
 from sparsepgd.threat import Budget
 
@@ -39,13 +40,17 @@ def detect(
     budget: Annotated[
         list[str] | None, typer.Option(help="PATTERN@K, may be given several times; left out: the paper's four.")
     ] = None,
-    size: Annotated[int, typer.Option(help="Images are letterboxed to size x size; the padding is not changed.")] = 640,
-    n: Annotated[int | None, typer.Option("-n", help="Only the first n images.")] = None,
+    size: Annotated[
+        int, typer.Option(min=1, help="Images are letterboxed to size x size; the padding is not changed.")
+    ] = 640,
+    n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images.")] = None,
     steps: Steps = 100,
     queries: Queries = 200,
-    batch_size: Annotated[int | None, typer.Option(help="Images at a time; left out: 4, on a GPU 16.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at a time; left out: 4, on a GPU 16.")] = None,
     seed: Seed = 0,
-    pictures: Annotated[int, typer.Option(help="Images drawn before and after, for each line of the table.")] = 2,
+    pictures: Annotated[
+        int, typer.Option(min=0, help="Images drawn before and after, for each line of the table.")
+    ] = 2,
     out_dir: Annotated[Path, typer.Option("--out", help="The folder of the records and pictures.")] = Path(
         "runs/detect"
     ),
@@ -54,6 +59,7 @@ def detect(
 ) -> None:
     """Let attacks make a detector's training loss grow, and print its mAP before and after."""
     searches, refused = _searches(attack, budget or PAPER, steps, queries)
+    atomic.check(out_dir / "detect.json")
     place = device_named(device)
     found = load_detector(model, place)
     net = found.model
@@ -69,8 +75,8 @@ def detect(
         _write(out_dir / "detect.json", record)  # whole after every line: a killed run keeps what is finished
         stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
         for i in range(min(pictures, len(scenes))):
-            said = before.predictions[i], after.predictions[i]
-            picture = side_by_side(scenes.x[i], result.x_adv[i], *said, found.classes)
+            boxes = before.predictions[i], after.predictions[i]
+            picture = side_by_side(scenes.x[i], result.x_adv[i], *boxes, found.classes)
             write_png(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
     out.print(_table(found, scenes, before, record["lines"], refused, place, seed))
     out.print(f"records in {out_dir / 'detect.json'}, pictures in {out_dir / 'pictures'}", soft_wrap=True)
@@ -86,7 +92,7 @@ def _searches(
         if not kind or not count.isdigit():
             raise BudgetError(f"budget {words!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
         allowed = Budget(int(count), options.pattern(kind))
-        for name in dict.fromkeys(word.strip() for word in names.split(",")):
+        for name in options.named(names):
             try:
                 found.append((words, _alone(options.attack(name, allowed, steps, queries=queries))))
             except UnsupportedError:
@@ -111,7 +117,15 @@ def _setting(
     masks = None if before.masks is None else asdict(before.masks)
     clean = {"boxes": asdict(before.boxes), "masks": masks}
     setting = {"model": found.name, "data": data.name, "images": len(scenes), "size": size, "seed": seed}
-    return {**setting, "torch": torch.__version__, "device": str(place), "clean": clean, "lines": []}
+    return {
+        "command": command(),
+        **setting,
+        "torch": torch.__version__,
+        "device": str(place),
+        "hardware": hardware(place),
+        "clean": clean,
+        "lines": [],
+    }
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
@@ -129,14 +143,17 @@ def _table(
     seed: int,
 ) -> Table:
     """mAP in percent; of masks, too, where there are some."""
-    caption = f"{len(scenes)} images of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
+    caption = (
+        f"{counted(len(scenes), 'image')} of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
+    )
     if refused:
         caption += f"; not for: {', '.join(refused)}"
     table = Table(title=found.name, caption=caption, title_justify="left", caption_justify="left")
     masked = before.masks is not None
     columns = ["mAP50", "mAP50-95", *(["mask 50", "mask 50-95"] if masked else []), "loss", "pixels", "time"]
     for column in ("attack", "budget", *columns):
-        table.add_column(column, justify="left" if column in ("attack", "budget") else "right", no_wrap=True)
+        named = column in ("attack", "budget")
+        table.add_column(column, justify="left" if named else "right", no_wrap=not named, overflow="fold")
     clean = {"boxes": asdict(before.boxes), "masks": asdict(before.masks) if before.masks else None}
     loss = f"{lines[0]['clean_loss']:.2f}" if lines else "-"
     table.add_row("none", "-", *_percent(clean, masked), loss, "0", "-")

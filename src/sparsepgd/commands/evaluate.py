@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,34 +13,40 @@ import typer
 
 from sparsepgd import options, tables, zoo
 from sparsepgd.commands.common import (
-    MODELS,
     Choose,
     CompiledCode,
+    Count,
     DataName,
     Device,
     Eps,
     K,
     Model,
+    Models,
     Normalise,
     PatternName,
     PrecisionName,
     Queries,
     Quiet,
     Seed,
+    Side,
     Steps,
     Trust,
     Weights,
+    command,
+    counted,
     device_named,
     err,
     out,
     progress,
+    warn_of_classes,
 )
 from sparsepgd.evaluation import runs, sanity
+from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.curves import Smallest
 from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.folders import load
 from sparsepgd.evaluation.records import About, Notice, Record
-from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
+from sparsepgd.evaluation.sources import Data, Source, load_model, load_pairs
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
@@ -52,14 +56,14 @@ from sparsepgd.threat import Budget
 
 @joined()
 def evaluate(
-    model: Model = None,
+    model: Models = None,
     weights: Weights = None,
     trust: Trust = False,
     normalise: Normalise = None,
     data: DataName = "bundled",
-    n: Annotated[int | None, typer.Option("-n", help="Only so many images.")] = None,
+    n: Count = None,
     choose: Choose = None,
-    size: Annotated[int | None, typer.Option(help="Cut and resize pictures to this side.")] = None,
+    size: Side = None,
     k: K = 20,
     pattern: PatternName = "pixel",
     eps: Eps = "1",
@@ -71,7 +75,7 @@ def evaluate(
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
     k_curve: Annotated[bool, typer.Option("--k-curve", help="The smallest k up to --k for each image.")] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Images at work at a time.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at work at a time.")] = None,
     precision: PrecisionName = None,
     compiled: CompiledCode = None,
     out_dir: Annotated[
@@ -87,7 +91,6 @@ def evaluate(
     searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
-    sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in names]
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
         words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)
@@ -95,16 +98,17 @@ def evaluate(
     workers = Workers.here()
     out.quiet = not workers.first
     place = device_named(device or workers.device)
-    images = load_data(data, n, size or sources[0].size, choose=options.choice(choose)).for_classes(sources[0].classes)
-    x, y = (tensor.to(place) for tensor in images)
-    runs.chunk_size(x, chunk, workers.world)  # what is wrong is said before anything is shown
-    budget.resolve(shape_of(x))
+    pairs = load_pairs(
+        names, data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
+        normalise=normalise,
+    )  # fmt: skip
+    for _, images in pairs:  # what is wrong is said before anything is shown
+        runs.chunk_size(images.x, chunk, workers.world)
+        budget.resolve(shape_of(images.x))
     engine = options.engine(precision, compiled)
-    go = partial(runs.run, data=(x, y), chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)
+    go = partial(runs.run, chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
-    plan = _Plan(
-        list(zip(titles, attackers, strict=True)), sources, data, images, place, go, k if k_curve else None, quiet
-    )
+    plan = _Plan(list(zip(titles, attackers, strict=True)), pairs, data, place, go, k if k_curve else None, quiet)
     plan.introduce()
     plan.with_seeds(range(seed, seed + seeds), out_dir)
     plan.conclude(out_dir)
@@ -112,19 +116,21 @@ def evaluate(
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder with run.json and adversarial.safetensors.")],
-    model: Annotated[str, typer.Option(help=f"The model of the run: {MODELS}.")],
+    model: Model,
     weights: Weights = None,
     trust: Trust = False,
     normalise: Normalise = None,
     device: Device = None,
 ) -> None:
-    """Check every success of a finished run again, from its files and the model alone."""
+    """Check every row of a finished run again, from its files and the model alone."""
     place = device_named(device)
-    reported = sum(row.fooled for row in load(folder).rows)
+    load(folder)  # what is wrong with it is said before the model is loaded
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
-    held = runs.recheck(folder, source.model.to(place), device=place)
-    out.print(f"{held} of {reported} reported successes hold")
-    if held < reported:
+    found = audit(folder, source.model.to(place), device=place)
+    out.print(f"{found.held} of {found.reported} reported successes hold")
+    for words in found.words():
+        out.print(words, soft_wrap=True)
+    if not found.sound:
         raise typer.Exit(1)
 
 
@@ -133,9 +139,8 @@ class _Plan:
     """What `evaluate` does for each seed."""
 
     attacks: Sequence[tuple[str, Member]]  # with their titles
-    sources: Sequence[Source]
+    pairs: Sequence[tuple[Source, Data]]  # the models, each with its images
     data: str
-    images: Data
     place: torch.device
     go: Callable[..., Record]
     k_max: int | None  # of a curve over k
@@ -145,19 +150,21 @@ class _Plan:
 
     def introduce(self) -> None:
         """What the models and the images are, before anything runs."""
-        for source in self.sources:
-            out.print(source.about, markup=False, highlight=False, soft_wrap=True)
-        out.print(f"{self.data}: {self.images.about}", markup=False, highlight=False, soft_wrap=True)
-        for source in self.sources:
-            if words := self.images.disagreement(source.classes):
-                _say(source.name, [Notice("classes", words)])
+        models: dict[str, list[str]] = {}  # by what their images are
+        for source, images in self.pairs:
+            out.print(source.about, soft_wrap=True)
+            models.setdefault(images.about, []).append(source.name)
+        for words, names in models.items():
+            whose = f" for {', '.join(names)}" if len(models) > 1 else ""
+            out.print(f"{self.data}{whose}: {words}", soft_wrap=True)
+        warn_of_classes(self.pairs)
 
     def with_seeds(self, seeds: Sequence[int], base: Path | None) -> None:
         """Once for each seed, and if there are several, how far they agree."""
         several = len(seeds) > 1
         found = [self.with_seed(seed, base / f"seed-{seed}" if base and several else base) for seed in seeds]
         for j, (title, _) in enumerate(self.attacks if several else ()):
-            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, source in enumerate(self.sources)]
+            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, (source, _) in enumerate(self.pairs)]
             out.print(tables.over_seeds(rows, f"robust accuracy over {len(seeds)} seeds: {title}"))
 
     def conclude(self, base: Path | None) -> None:
@@ -173,17 +180,17 @@ class _Plan:
 
     def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
         """All attacks on all models, each shown as soon as it is there."""
-        names = [source.name for source in self.sources]
-        x = self.images.x
+        names = [source.name for source, _ in self.pairs]
+        x = self.pairs[0][1].x  # all have as many, of one kind
         thing, point = nouns_of(x)
         caption = (
-            f"{len(x)} {thing}s of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: median of the "
-            f"fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
+            f"{counted(len(x), thing)} of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: median "
+            f"of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
         )
         found = []
         folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])
         for (title, attack), places in zip(self.attacks, folders, strict=True):
-            records = [self.run(attack, *pair, seed) for pair in zip(self.sources, places, strict=True)]
+            records = [self.run(attack, *pair, folder, seed) for pair, folder in zip(self.pairs, places, strict=True)]
             found.append(records)
             named = list(zip(names, records, strict=True))
             _show(title, caption, named)
@@ -195,18 +202,18 @@ class _Plan:
             _say(name, sanity.compare(robust))
         return found
 
-    def run(self, attack: Member, source: Source, folder: Path | None, seed: int) -> Record:
+    def run(self, attack: Member, source: Source, images: Data, folder: Path | None, seed: int) -> Record:
         """One attack on one model; an interrupt says how to go on."""
         self.fresh |= folder is None or not (folder / "run.json").is_file()
         names = {"model": source.name, "data": self.data}
-        about = About(class_names=self.images.names_for(source.classes), command=shlex.join(["spgd", *sys.argv[1:]]))
+        about = About(class_names=images.names_for(source.classes), command=command())
         try:
             with progress(f"{source.name}, {attack.name}", self.quiet) as report:
                 net = source.model.to(self.place)
-                return self.go(folder, attack, net, config=names, seed=seed, progress=report, about=about)
+                return self.go(folder, attack, net, images, names, seed=seed, progress=report, about=about)
         except KeyboardInterrupt:
             how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
-            err.print(f"interrupted{how}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"interrupted{how}", soft_wrap=True)
             raise typer.Exit(1) from None
 
     def draw(self, records: Sequence[Record], places: Sequence[Path | None]) -> None:
@@ -225,4 +232,4 @@ def _show(title: str, caption: str, named: Sequence[tuple[str, Record]]) -> None
 
 def _say(name: str, notices: Sequence[Notice]) -> None:
     for notice in notices:
-        out.print(f"warning: {name}: {notice.message}", markup=False, highlight=False)
+        out.print(f"warning: {name}: {notice.message}")

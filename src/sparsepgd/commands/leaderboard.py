@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Annotated
 
@@ -42,17 +43,25 @@ def leaderboard(
     """Models by robust accuracy, for each budget; what counts is what no attack has broken."""
     for run in add or []:
         entered = board.add(folder, run)
-        out.print(f"entered {entered.model}, {entered.words}: {entered.file}", markup=False, highlight=False)
+        out.print(f"entered {entered.model}, {entered.words}: {entered.file}", soft_wrap=True)
     found = board.contenders(folder)
     for title, rows in board.boards(found):
-        out.print(tables.words(board.HEADER[:5], [row[:5] for row in rows], title))
+        out.print(tables.words(board.HEADER[:5], [row[:5] for row in rows], title, names=(0, 4)))
     target = page or (PAGE if add and PAGE.is_file() else None)
     if target is not None:
         atomic.write(target, markdown(found).encode())
-        out.print(f"page in {target}", highlight=False, soft_wrap=True)
+        out.print(f"page in {target}", soft_wrap=True)
 
 
 def markdown(found: list[board.Contender]) -> str:
     """The page, from the records alone."""
-    parts = [f"\n## {title}\n\n{tables.markdown(board.HEADER, rows)}\n" for title, rows in board.boards(found)]
+    parts = [
+        f"\n## {_text(title)}\n\n{tables.markdown(board.HEADER, [list(map(_text, row)) for row in rows])}\n"
+        for title, rows in board.boards(found)
+    ]
     return HEAD + "".join(parts) + TAIL
+
+
+def _text(words: str) -> str:
+    """Names are text: no markup, and no further column."""
+    return html.escape(words, quote=False).replace("|", "&#124;")

@@ -26,11 +26,11 @@ def report(
     page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     _make(page.parent)
     write_page(entries, page)
-    out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True, highlight=False)
+    out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     if figures is not None:
         _make(figures)
         files = write_figures(entries, figures)
-        out.print(f"{len(files)} figures in {figures}", soft_wrap=True, highlight=False)
+        out.print(f"{len(files)} figures in {figures}", soft_wrap=True)
 
 
 def _make(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparsepgd import tables
-from sparsepgd.commands.common import DataName, Device, Quiet, Seed, device_named, err, out, progress
+from sparsepgd.commands.common import DataName, Device, Quiet, Seed, Side, device_named, err, out, progress
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.page import duration
 from sparsepgd.reproduce import RECIPES, SCALES, Cost, Job, Outcome, Recipe, cost, recipe, scale
@@ -28,7 +28,7 @@ def reproduce(
     ] = None,
     data: DataName = "bundled",
     n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images; left out: by the scale.")] = None,
-    size: Annotated[int | None, typer.Option(help="Cut and resize the pictures of a folder to this side.")] = None,
+    size: Side = None,
     seed: Seed = 0,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder for records, tables and figures; run again to go on.")
@@ -53,15 +53,15 @@ def reproduce(
         except (SourceError, UnsupportedError) as error:
             if wanted != ["all"]:
                 raise
-            out.print(f"{one.name} is left out: {error}", markup=False, highlight=False, soft_wrap=True)
+            out.print(f"{one.name} is left out: {error}", soft_wrap=True)
     if made < len(recipes):
-        out.print(f"{made} of {len(recipes)} recipes were run", highlight=False)
+        out.print(f"{made} of {len(recipes)} recipes were run")
 
 
 def _list() -> None:
-    out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES), markup=False, highlight=False)
+    out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES))
     for one in RECIPES.values():
-        out.print(f"  {one.name:<21}{one.about} ({one.source})", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  {one.name:<21}{one.about} ({one.source})", soft_wrap=True)
 
 
 def _models(words: list[str], one: Recipe) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
         words = f"interrupted; what is finished is in {job.out}: run the same command again to go on"
-        err.print(words, markup=False, highlight=False, soft_wrap=True)
+        err.print(words, soft_wrap=True)
         raise typer.Exit(1) from None
     outcome = plan.finish(done)
     _show(one, job, outcome)
@@ -97,21 +97,21 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
 
 def _announce(one: Recipe, job: Job, price: Cost) -> None:
     source = one.source or "the paper"
-    out.print(f"{one.name}: {one.about} ({source}), scale {job.scale.name}", markup=False, highlight=False)
+    out.print(f"{one.name}: {one.about} ({source}), scale {job.scale.name}")
     out.print(
         f"cost     {price.parts} runs, at most about {price.passes:,} passes of the model, "
         f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms a pass, measured just now); "
         "what is finished is read",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        soft_wrap=True,
+    )
 
 
 def _show(one: Recipe, job: Job, outcome: Outcome) -> None:
     for grid in grids(outcome):
         out.print(tables.words(grid.header, grid.rows, f"{grid.title}: {outcome.unit}"))
-    out.print("why they may differ:", highlight=False)
+    out.print("why they may differ:")
     for reason in outcome.reasons:
-        out.print(f"  - {reason}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  - {reason}", soft_wrap=True)
     files = write(one, job, outcome)
-    out.print(f"in {files[0].parent}: {', '.join(file.name for file in files)}", highlight=False, soft_wrap=True)
+    out.print(f"in {files[0].parent}: {', '.join(file.name for file in files)}", soft_wrap=True)
     out.print()

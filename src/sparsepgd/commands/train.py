@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from sparsepgd import options, zoo
-from sparsepgd.commands.common import Device, Quiet, device_named, err, out
+from sparsepgd.commands.common import Device, Quiet, check_fit, device_named, err, out
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
+from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.data import NAMES as DATA
 from sparsepgd.evaluation.distributed import Workers, joined
-from sparsepgd.evaluation.sources import TRAINED, load_data, load_model
+from sparsepgd.evaluation.sources import TRAINED, Data, load_data, load_model
+from sparsepgd.search.noise import signed
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
 from sparsepgd.training.entries import zoo_entry
 from sparsepgd.training.loop import Progress as Report
+from sparsepgd.training.settings import settings
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pattern": "pixel", "eps": "1"}
+TEST = "test.npz"  # in the folder of a run
 NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
 
 
@@ -68,9 +75,11 @@ def train(
     with _bar(f"{wanted['method']} on {wanted['data']}", quiet) as report:
         trained = job.run(report, tensorboard)
     _show(trained)
+    if workers.first:
+        job.keep_test()
     if job.architecture is not None and workers.first:
         job.enter(trained, shlex.join(_command(recipe, given)))
-    out.print(f"weights and record in {job.folder}", soft_wrap=True, highlight=False)
+    out.print(f"weights and record in {job.folder}", soft_wrap=True)
 
 
 def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +96,8 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
         words += ["--recipe", recipe.name if recipe.is_absolute() else str(recipe)]
     for name, value in given.items():
         own = name in (*DEFAULTS, "model", "epochs", "batch", "lr", "steps", "seed")
-        words += [f"--{name}", str(value)] if own else ["--set", f"{name}={value}"]
+        word = value if isinstance(value, str) else json.dumps(value)  # as TOML would write it
+        words += [f"--{name}", word] if own else ["--set", f"{name}={word}"]
     return words
 
 
@@ -103,19 +113,24 @@ class _Job:
 
     def __init__(self, wanted: dict[str, Any], folder: Path, device: torch.device) -> None:
         options_of_run = dict(wanted)
-        self.folder, self.device = folder, device
+        self.wanted, self.folder, self.device = wanted, folder, device
         self.method, self.data, self.network = (options_of_run.pop(key, None) for key in ("method", "data", "model"))
         self.size = options_of_run.pop("size", None)
+        if self.size is not None and self.size < 1:
+            raise UnsupportedError(f"size={self.size}; use at least 1")
         pattern = options.pattern(options_of_run.pop("pattern"))
         self.budget = Budget(options_of_run.pop("k"), pattern, options.eps(str(options_of_run.pop("eps"))))
         self.options = options_of_run
-        self.test: tuple[Tensor, Tensor] | None = None
+        self.seed = signed(settings(self.method, self.budget, self.options).seed)  # what is wrong is said here
+        self.test: Data | None = None
+        self.split = False  # whether the images to test on were set apart here
         self.architecture: str | None = None
         self.arguments: dict[str, Any] = {}
 
     def run(self, report: Report, tensorboard: bool) -> Trained:
         (x, y), self.test = self.images()
         model = self.model(int(y.max()) + 1).to(self.device)
+        check_fit(model, x)
         names = {"model": str(self.network), "data": self.data}
         try:
             with warnings.catch_warnings():
@@ -126,7 +141,7 @@ class _Job:
                 )  # fmt: skip
         except KeyboardInterrupt:
             how = f"what is finished is in {self.folder}: run the same command again to go on"
-            err.print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"interrupted; {how}", soft_wrap=True)
             raise typer.Exit(1) from None
 
     def model(self, classes: int) -> nn.Module:
@@ -134,7 +149,7 @@ class _Job:
         if self.network is None:
             raise UnsupportedError(f"no --model for the data {self.data!r}; use {NETWORKS}")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.options.get("seed", 0))
+            torch.manual_seed(self.seed)
             if self.network in ARCHITECTURES:
                 self.architecture, self.arguments = self.network, {"num_classes": classes}
                 return ARCHITECTURES[self.network](num_classes=classes)
@@ -155,20 +170,36 @@ class _Job:
             command=command, images=1000 if self.device.type == "cuda" else 200,
         )  # fmt: skip
         robust = ", ".join(f"{value:.1%} under {attack}" for attack, value in card.robust_accuracy.items())
-        out.print(f"tested   clean {card.clean_accuracy:.1%}, robust {robust}", highlight=False, soft_wrap=True)
-        out.print(f"         {card.measured}", highlight=False, soft_wrap=True)
-        out.print(f"use it   spgd evaluate --model trained:{self.folder} --data {self.data} --k {self.budget.k}")
+        out.print(f"tested   clean {card.clean_accuracy:.1%}, robust {robust}", soft_wrap=True)
+        out.print(f"         {card.measured}", soft_wrap=True)
+        words = ["spgd", "evaluate", "--model", f"trained:{self.folder}"]
+        words += ["--data", f"npz:{self.folder / TEST}" if self.split else self.data]
+        words += [] if self.split or self.size is None else ["--size", str(self.size)]
+        for name in ("k", "pattern", "eps"):
+            words += [f"--{name}", str(self.wanted[name])]
+        out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
 
-    def images(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def keep_test(self) -> None:
+        """The images that were set apart, as a file: of the source itself most have been trained on."""
+        if not self.split:
+            return
+        assert self.test is not None
+        stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
+        np.savez_compressed(stream, x=self.test.x.numpy(), y=self.test.y.numpy(), class_names=names)
+        atomic.write(self.folder / TEST, stream.getvalue())
+        out.print(f"set aside {len(self.test.x)} images to test on in {self.folder / TEST}", soft_wrap=True)
+
+    def images(self) -> tuple[tuple[Tensor, Tensor], Data]:
         """Those to train on and those to test on: a fifth of them, if the source does not tell them apart."""
         x, y = load_data(self.data, size=self.size, part="train")
         test = load_data(self.data, size=self.size)
-        if not torch.equal(x, test[0]):
+        if not torch.equal(x, test.x):
             return (x, y), test
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.options.get("seed", 0)))
+        self.split = True
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
         fifth = max(1, len(x) // 5)
         rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
-        return (x[rows], y[rows]), (x[kept], y[kept])
+        return (x[rows], y[rows]), Data(x[kept], y[kept], test.class_names)
 
 
 def _torchvision(name: str, classes: int) -> nn.Module:
@@ -185,17 +216,22 @@ def _show(trained: Trained) -> None:
     last = {name: values[-1] for name, values in trained.curves.items()}
     words = f"trained  {trained.settings.method}, {trained.settings.epochs} epochs, {trained.seconds:.0f} s"
     seen = [f"{name} {last[name]:.1%}" for name in ("clean", "robust") if name in last]
-    out.print(f"{words}; loss {last['loss']:.3f}", highlight=False)
+    out.print(f"{words}; loss {last['loss']:.3f}")
     if seen:
-        out.print(f"held out {', '.join(seen)}", highlight=False)
+        out.print(f"held out {', '.join(seen)}")
     for notice in trained.notices:
-        out.print(f"warning: {notice}", markup=False, highlight=False)
+        out.print(f"warning: {notice}")
 
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator[Report]:
     """A bar on stderr that vanishes, with the last value of each curve."""
-    columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[seen]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[seen]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as bar:
         task = bar.add_task(title, total=None, seen="")
 

@@ -38,4 +38,4 @@ def _show(card: zoo.Card, place: zoo.Place) -> None:
     robust = sorted(card.robust_accuracy.items(), key=lambda pair: pair[1])
     lines += [("" if i else "robust", f"{value:.1%} {attack}") for i, (attack, value) in enumerate(robust)]
     for title, words in [*lines, ("measured", card.measured)]:
-        out.print(f"{title:<9}{words}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"{title:<9}{words}", soft_wrap=True)

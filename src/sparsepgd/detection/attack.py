@@ -67,7 +67,7 @@ class LossOracle(Oracle):
     targets: Sequence[Any]  # where the model is
 
     def evaluate(self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool) -> Evaluation:
-        """Losses and, if asked for, their gradients; a loss that is no number is no progress."""
+        """Losses and, if asked for, their gradients, 0 where not finite; a loss that is no number is no progress."""
         with torch.set_grad_enabled(gradient):
             point = x_adv.detach().requires_grad_(gradient)
             loss = self.losses(point, y)
@@ -76,7 +76,7 @@ class LossOracle(Oracle):
                     "the objective's losses have no gradient; a gradient attack needs them (no torch.no_grad, no "
                     "numpy inside); for a black box use SparseRS"
                 )
-            g = torch.autograd.grad(loss.sum(), point)[0] if gradient else None
+            g = torch.nan_to_num(torch.autograd.grad(loss.sum(), point)[0], 0.0, 0.0, 0.0) if gradient else None
         loss = loss.detach()
         loss = torch.where(loss.isfinite(), loss, -torch.inf)
         return Evaluation(loss, torch.zeros_like(loss, dtype=torch.bool), g)
@@ -131,8 +131,8 @@ def attack_detector(
     device, x = working_device(model, x), x.detach()
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
     size = batch_size or (4 if device.type == "cpu" else 16)
-    there = [_at(device, target) for target in targets]
-    oracle = LossOracle(model, Untargeted(), device=device, detector=model, objective=objective, targets=there)
+    moved = [_at(device, target) for target in targets]
+    oracle = LossOracle(model, Untargeted(), device=device, detector=model, objective=objective, targets=moved)
     precise = device.type == "cpu" or x.dtype != torch.float32
     engine = Engine(None if precise else "tf32", compile=False, graphs=False)
     with borrowed(model, device):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
 
 HARMLESS: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except FileNotFoundError:
         raise SourceError(f"no file {str(path)!r}; give a checkpoint such as yolov8n.pt") from None
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, AttributeError, TypeError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from None
+        raise SourceError(f"{str(path)!r} cannot be read as a checkpoint: {first_line(error)}") from None
     content = content if isinstance(content, dict) else {}
     network = content.get("ema") or content.get("model")
     architecture = getattr(network, "yaml", None)

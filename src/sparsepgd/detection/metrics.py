@@ -19,7 +19,7 @@ from sparsepgd.problem.oracle import borrowed
 from sparsepgd.problem.precision import full_precision
 
 BACKENDS = ("pycocotools", "faster_coco_eval")
-MOST = 100  # detections of an image that COCO counts
+MOST = 100  # detections of an image, of all classes together; pycocotools alone would keep as many of each class
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,22 @@ class Precision:
 def mean_average_precision(
     predictions: Sequence[Prediction], targets: Sequence[Target], over: Literal["boxes", "masks"] = "boxes"
 ) -> Precision:
-    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks."""
+    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks; of each image the hundred
+    surest detections count."""
     if len(predictions) != len(targets):
         raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one for each image")
     metric = _metric("bbox" if over == "boxes" else "segm")
-    for said, truth in zip(predictions, targets, strict=True):
-        kept = said.scores.topk(min(MOST, len(said))).indices
-        found = {"labels": said.labels[kept].cpu(), "scores": said.scores[kept].float().cpu()}
-        there = {"labels": truth.labels.cpu()}
+    for prediction, truth in zip(predictions, targets, strict=True):
+        kept = prediction.scores.topk(min(MOST, len(prediction))).indices
+        found = {"labels": prediction.labels[kept].cpu(), "scores": prediction.scores[kept].float().cpu()}
+        wanted = {"labels": truth.labels.cpu()}
         if over == "boxes":
-            found["boxes"], there["boxes"] = said.boxes[kept].float().cpu(), truth.boxes.float().cpu()
+            found["boxes"], wanted["boxes"] = prediction.boxes[kept].float().cpu(), truth.boxes.float().cpu()
         else:
-            if said.masks is None or truth.masks is None:
+            if prediction.masks is None or truth.masks is None:
                 raise InputError("mAP over masks, but a prediction or a target has none; use over='boxes'")
-            found["masks"], there["masks"] = said.masks[kept].cpu(), truth.masks.cpu()
-        metric.update([found], [there])
+            found["masks"], wanted["masks"] = prediction.masks[kept].cpu(), truth.masks.cpu()
+        metric.update([found], [wanted])
     scores = metric.compute()
     return Precision(float(scores["map_50"]), float(scores["map"]))
 

@@ -21,22 +21,22 @@ def side_by_side(
     x: Tensor, x_adv: Tensor, before: Prediction, after: Prediction, classes: Sequence[str] = ()
 ) -> Tensor:
     """(3, H, 2 W + seam) uint8: the image (3, H, W) in [0, 1] and the adversarial one, with boxes."""
-    left, right = (drawn(image, said, classes) for image, said in ((x, before), (x_adv, after)))
+    left, right = (drawn(image, prediction, classes) for image, prediction in ((x, before), (x_adv, after)))
     return torch.cat([left, left.new_full((3, left.shape[1], SEAM), 255), right], 2)
 
 
-def drawn(image: Tensor, said: Prediction, classes: Sequence[str] = ()) -> Tensor:
+def drawn(image: Tensor, prediction: Prediction, classes: Sequence[str] = ()) -> Tensor:
     """(3, H, W) uint8: the image with every sure prediction as a box, named."""
     from torchvision.utils import draw_bounding_boxes
 
     levels = (image * 255).round().to(torch.uint8).cpu()
-    sure = (said.scores >= SURE).nonzero()[:, 0]
+    sure = (prediction.scores >= SURE).nonzero()[:, 0]
     if not len(sure):
         return levels
-    labels, scores = said.labels[sure].tolist(), said.scores[sure].tolist()
+    labels, scores = prediction.labels[sure].tolist(), prediction.scores[sure].tolist()
     words = [f"{_named(label, classes)} {score:.2f}" for label, score in zip(labels, scores, strict=True)]
     colours = [COLOURS[label % len(COLOURS)] for label in labels]
-    picture: Tensor = draw_bounding_boxes(levels, said.boxes[sure].cpu(), words, colours, width=2)
+    picture: Tensor = draw_bounding_boxes(levels, prediction.boxes[sure].cpu(), words, colours, width=2)
     return picture
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from sparsepgd.detection.objectives import Detector
 from sparsepgd.detection.torchvision_models import COCO_CATEGORIES, TorchvisionDetector, is_torchvision
 from sparsepgd.detection.yolo import Yolo, is_yolo, load_yolo
 from sparsepgd.errors import SourceError
+from sparsepgd.evaluation import factories
 
-NAMES = "yolo:FILE.pt, torchvision:NAME or FILE.py:FACTORY"
+NAMES = "FILE.pt or yolo:FILE of ultralytics, torchvision:NAME or FILE.py:FACTORY"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +34,18 @@ class Found:
 
 
 def load_detector(name: str, device: torch.device | str = "cpu") -> Found:
-    """``yolo:FILE.pt``: an ultralytics checkpoint. ``torchvision:NAME``: with its COCO weights, which torchvision
-    fetches. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or ultralytics,
-    or a pair (model, detector) with a `Detector` of your own."""
+    """``FILE.pt`` or ``yolo:FILE``: an ultralytics checkpoint. ``torchvision:NAME``: with its COCO weights, which
+    torchvision fetches. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or
+    ultralytics, or a pair (model, detector) with a `Detector` of your own."""
     kind, _, rest = name.partition(":")
-    if kind == "yolo":
-        model, classes = load_yolo(Path(rest))
-        return Found(Path(rest).stem, model.to(device), Yolo.of(model.to(device)), classes)
+    if kind == "yolo" or name.endswith(".pt"):
+        file = Path(rest if kind == "yolo" else name)
+        model, classes = load_yolo(file)
+        return Found(file.stem, model.to(device), Yolo.of(model.to(device)), classes)
     if kind == "torchvision":
         return _pretrained(rest, device)
     if kind.endswith(".py"):
-        return _made(f"{Path(kind).stem}:{rest}", _factory(Path(kind), rest)(), device)
+        return _made(f"{Path(kind).stem}:{rest}", factories.call(Path(kind), rest), device)
     raise SourceError(f"no detector {name!r}; use {NAMES}")
 
 
@@ -62,18 +63,6 @@ def _pretrained(name: str, device: torch.device | str) -> Found:
         ) from None
     names = weights.meta["categories"]
     return Found(name, model, TorchvisionDetector(COCO_CATEGORIES), tuple(names[i] for i in COCO_CATEGORIES))
-
-
-def _factory(file: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if not file.is_file() or spec is None or spec.loader is None:
-        raise SourceError(f"no file {str(file)!r}; use {NAMES}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise SourceError(f"{file} has no function {name!r}; name one that returns the detector")
-    return factory
 
 
 def _made(name: str, made: Any, device: torch.device | str) -> Found:

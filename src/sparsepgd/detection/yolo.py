@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sparsepgd.detection.checkpoints import read_checkpoint
 from sparsepgd.detection.targets import Prediction, Target
-from sparsepgd.errors import InputError, SourceError, UnsupportedError
+from sparsepgd.errors import InputError, SourceError, UnsupportedError, first_line
 from sparsepgd.extras import needs
 
 GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses, as YOLOv8 was trained
@@ -63,8 +63,8 @@ class Yolo:
         return torch.stack([self._loss(_row(output, i), x, target) for i, target in enumerate(targets)])
 
     def predict(self, model: Any, x: Tensor) -> list[Prediction]:
-        said = model(x)[0]
-        decoded, prototypes = said if isinstance(said, tuple) else (said, None)
+        output = model(x)[0]
+        decoded, prototypes = output if isinstance(output, tuple) else (output, None)
         if self.masked and prototypes is None:  # ultralytics before 8.4
             prototypes = model(x)[1][-1]
         return [
@@ -122,7 +122,7 @@ def load_yolo(path: Path) -> tuple[Any, tuple[str, ...]]:
     try:
         model.load_state_dict(saved.weights)
     except RuntimeError as error:
-        raise SourceError(f"{path} does not fit this ultralytics: {str(error).splitlines()[0]}; try another") from None
+        raise SourceError(f"{path} does not fit this ultralytics: {first_line(error)}; try another") from None
     return model.eval(), saved.names
 
 
@@ -139,10 +139,11 @@ def _ultralytics() -> Any:
 
 
 def _criterion(model: Any) -> Any:
-    """The model's own loss. A checkpoint may hold its settings as a dict, or none; they are lent for the while."""
+    """The model's own loss. It reads its settings from `model.args`, which a checkpoint may hold as a dict or not
+    at all; they are put back afterwards."""
     before = getattr(model, "args", None)
-    held = before if isinstance(before, dict) else vars(before or SimpleNamespace())
-    model.args = SimpleNamespace(**{**GAINS, **held, "overlap_mask": False})
+    own = before if isinstance(before, dict) else vars(before or SimpleNamespace())
+    model.args = SimpleNamespace(**{**GAINS, **own, "overlap_mask": False})
     try:
         return model.init_criterion()
     finally:

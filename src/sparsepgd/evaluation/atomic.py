@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from sparsepgd.errors import SparsePGDError
+from sparsepgd.errors import SourceError, SparsePGDError
 
 
 def write(path: Path, data: bytes) -> None:
@@ -30,6 +30,19 @@ def write(path: Path, data: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def check(path: Path) -> None:
+    """That it can be written, before the work of which it shall hold the outcome; its folder is made."""
+    probe = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} cannot be written: {error.strerror}; choose another --out") from None
 
 
 def _sync(folder: Path) -> None:

@@ -12,16 +12,18 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation.atomic import write
-from sparsepgd.evaluation.identity import digest
+from sparsepgd.evaluation.identity import digest, model_digest
 from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits
-from sparsepgd.problem.shapes import shape_of
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.shapes import seen_as_images, shape_of
+from sparsepgd.search.attack import check_counts
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
+from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
 
 CHUNK = 16  # batches on the device at a time: a fooled image makes room for the next
@@ -52,7 +54,7 @@ class AutoAttack:
         pattern: Pattern | None = None,
         eps: float = 1.0,
         version: str = "standard",
-        seed: int = 0,
+        seed: int | None = 0,  # None: by the time
         device: torch.device | str | None = None,  # where the model is; left out: where the images are
         log_path: str | Path | None = None,
         verbose: bool = True,
@@ -69,7 +71,8 @@ class AutoAttack:
             if k not in (None, eps) or int(eps) != eps:
                 raise UnsupportedError(f"k={k} and eps={eps}; say k={int(eps)}, or eps <= 1 for a bound on magnitudes")
             k, eps = int(eps), 1.0
-        self.model, self.logits, self.seed, self.device = model, logits, seed, device
+        self.model, self.logits, self.device = model, logits, device
+        self.seed = None if seed is None else check_seed(seed)
         self.verbose, self.log_path = verbose, log_path
         self.ensemble = SparseAutoAttack(Budget(20 if k is None else k, pattern or Pixels(), eps), steps, queries)
         self.attacks_to_run: list[str | Member] = list(attacks_to_run)
@@ -96,7 +99,7 @@ class AutoAttack:
 
         With ``state_path`` every finished attack is kept there, and the same call takes up after the last of them.
         """
-        x, y = _gather(x_orig, y_orig)
+        x, y = self._gather(x_orig, y_orig, bs)
         result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
         return _found(result, x, return_labels)
 
@@ -104,7 +107,7 @@ class AutoAttack:
         self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Tensor | Labelled]:
         """What each attack finds alone, by its name."""
-        x, y = _gather(x_orig, y_orig)
+        x, y = self._gather(x_orig, y_orig, bs)
         ensemble, found = self._chosen(), {}
         for name, member in zip(ensemble.names, ensemble.members, strict=True):
             alone = self._evaluate(replace(ensemble, attacks=(member,)), x, y, bs, None)
@@ -112,10 +115,20 @@ class AutoAttack:
         return found
 
     def clean_accuracy(self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250) -> float:
-        x, y = _gather(x_orig, y_orig)
+        x, y = self._gather(x_orig, y_orig, bs)
         accuracy = untouched(x, y, self._clean(x, y, bs)).clean_accuracy
         self._log(f"clean accuracy: {accuracy:.2%}")
         return accuracy
+
+    def _gather(self, x: Images, y: Tensor | None, bs: int) -> Labelled:
+        """Images and labels of a data set, checked."""
+        check_counts(bs=bs)
+        if y is None:
+            if isinstance(x, Tensor):
+                raise UnsupportedError("y_orig is missing; give labels (B,), or a DataLoader of (images, labels)")
+            x, y = (torch.cat(part) for part in zip(*x, strict=True))
+        check_images(seen_as_images(x, self.ensemble.budget))  # type: ignore[arg-type]
+        return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
 
     def _chosen(self) -> SparseAutoAttack:
         known = replace(self.ensemble, targeted=True, near=True)
@@ -152,18 +165,17 @@ class AutoAttack:
         return result
 
     def _run(self, member: Member, x: Tensor, y: Tensor, rows: Tensor, bs: int) -> Result:
-        device = self.device or x.device
-        options = {"seed": self.seed, "logits": self.logits, "index": rows, "batch_size": bs}
+        device, seed = self.device or x.device, time.time_ns() if self.seed is None else self.seed
+        options = {"seed": seed, "logits": self.logits, "index": rows, "batch_size": bs}
         return for_rows(member, rows)(self.model, x[rows].to(device), y[rows].to(device), **options)
 
     def _clean(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """The logits of the clean images, on their device."""
         if not len(x):
             return x.new_zeros(0, 2)
-        device = torch.device(self.device or x.device)
-        oracle = Oracle(self.model, Untargeted(), "ce", self.logits)
+        device = working_device(self.model, x) if self.device is None else torch.device(self.device)
         with borrowed(self.model, device):
-            clean = torch.cat([oracle.answers(part.to(device), bs).to(x.device) for part in torch.split(x, bs)])
+            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(x, bs)
         check_logits(clean)
         check_classes(y, clean.shape[1])
         return clean
@@ -177,8 +189,12 @@ class AutoAttack:
 
     def _configuration(self, ensemble: SparseAutoAttack, x: Tensor, y: Tensor) -> dict[str, Any]:
         """All that decides the result, as JSON."""
-        budget = ensemble.budget
-        weights = [*self.model.parameters(), *self.model.buffers()] if isinstance(self.model, nn.Module) else []
+        budget, known = ensemble.budget, model_digest(self.model)
+        if known is None:
+            raise UnsupportedError(
+                "state_path with a model that is just a function, which cannot be told from another one when the "
+                "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
+            )
         members = [repr(one) if is_dataclass(one) else one.name for one in ensemble.members]
         masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
         return {
@@ -188,7 +204,7 @@ class AutoAttack:
             "seed": self.seed,
             "attacks": members,
             "images": digest(x, y, *(mask for mask in masks if mask is not None))[:16],
-            "model": f"{type(self.model).__name__} {digest(*weights)[:16]}",
+            "model": f"{type(self.model).__name__} {known[:16]}",
         }
 
 
@@ -220,16 +236,6 @@ def _save(path: Path, configuration: dict[str, Any], finished: list[str], result
     tensors[0].unlink(missing_ok=True)
 
 
-def _gather(x: Images, y: Tensor | None) -> Labelled:
-    """Images and labels of a data set, checked."""
-    if y is None:
-        if isinstance(x, Tensor):
-            raise UnsupportedError("y_orig is missing; give labels (B,), or a DataLoader of (images, labels)")
-        x, y = (torch.cat(part) for part in zip(*x, strict=True))
-    check_images(x)  # type: ignore[arg-type]
-    return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
-
-
 def _found(result: Result, x: Tensor, labels: bool) -> Tensor | Labelled:
-    x_adv = torch.where(result.fooled[:, None, None, None], result.x_adv, x)
+    x_adv = torch.where(result.fooled.view(-1, *[1] * (x.dim() - 1)), result.x_adv, x)
     return (x_adv, torch.where(result.fooled, result.prediction, result.clean_prediction)) if labels else x_adv

@@ -5,7 +5,6 @@ A time without the strength beside it says little, so every attack is listed wit
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sparsepgd.evaluation.identity import hardware
 from sparsepgd.evaluation.rivals import Rival
 from sparsepgd.evaluation.summary import wilson
 from sparsepgd.problem.engine import Engine, Meter, Precision
@@ -204,10 +204,9 @@ def measure(
     for name, rival in rivals.items():
         timed.append(bench.theirs(name, rival))
         tell(timed[-1])
-    device = bench.x.device
     return {
         **more,
-        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
+        "hardware": hardware(bench.x.device),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "images": len(bench.x),

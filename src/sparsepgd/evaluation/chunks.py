@@ -16,7 +16,7 @@ from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
 from sparsepgd.evaluation.records import Chunk, Notice, Part, Row
 from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.oracle import Model, Oracle, borrowed
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.search.ensemble import Member, for_rows
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import LEVELS, Budget
@@ -107,8 +107,9 @@ def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float 
     """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
     asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
     found = {}
-    with borrowed(task.model, x.device):
-        oracle = Oracle(task.model, Untargeted())
+    device = working_device(task.model, x)
+    with borrowed(task.model, device):
+        oracle = Oracle(task.model, Untargeted(), device=device)
         for name, (images, said) in asked.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
             values = probability.gather(1, said[:, None])[:, 0].tolist()

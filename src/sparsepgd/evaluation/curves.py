@@ -14,9 +14,10 @@ from torch import Tensor
 
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result
-from sparsepgd.problem.checks import check_images
+from sparsepgd.problem.checks import check_images, check_labels
+from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
-from sparsepgd.problem.shapes import shape_of
+from sparsepgd.problem.shapes import seen_as_images, shape_of
 from sparsepgd.search.ensemble import Member, for_rows, merge, rebudget
 from sparsepgd.threat import Budget
 
@@ -44,7 +45,7 @@ def accuracy_over_queries(result: Steps) -> tuple[Tensor, Tensor]:
 
 def _accuracy_over(result: Steps, count: str) -> tuple[Tensor, Tensor]:
     taken, fooled, right = _columns(result, count, "fooled", "clean_correct")
-    broken = taken[fooled > 0]
+    broken = taken[(fooled > 0) & (right > 0)]  # with a target, wrong images are attacked, too
     most = taken.amax()[None] if len(taken) else taken
     steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))
     lost = torch.searchsorted(broken.sort().values, steps, right=True)
@@ -87,7 +88,7 @@ class SmallestK:
     """For each image the smallest k that was found to fool the model, and the image that proves it."""
 
     k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
-    x_adv: Tensor  # (B, C, H, W), verified within k; the clean image where k is 0 or k_max + 1
+    x_adv: Tensor  # as x, verified within k; the clean image where k is 0 or k_max + 1
     ks: tuple[int, ...]  # the values of k that were considered
     result: Result  # the outcome for each image at its k; counters are sums over all attacks
 
@@ -122,6 +123,7 @@ def smallest_k(
     logits: Callable[[Any], Tensor] | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
+    engine: Engine | None = None,
 ) -> SmallestK:
     """The smallest k for each image, by bisection over ks: 1 to k_max for an integer, or the given values.
 
@@ -135,9 +137,12 @@ def smallest_k(
     the search first tries, for all images at once, the place in ks that is the largest power of two, then the
     odd multiples of its half on whichever side each image is on, and so on.
     """
-    check_images(x)
-    ladder = _ladder(ks, getattr(attack, "budget", None), shape_of(x))
-    options = {"seed": seed, "logits": logits, "batch_size": batch_size}
+    budget = getattr(attack, "budget", None)
+    check_images(seen_as_images(x, budget))
+    y, ladder = check_labels(y, x), _ladder(ks, budget, shape_of(x))
+    options: dict[str, Any] = {"seed": seed, "logits": logits, "batch_size": batch_size}
+    if engine is not None:
+        options["engine"] = engine  # others' attacks need not know it
     numbers = torch.arange(len(x), device=x.device) if index is None else index.to(x.device)
     search = _Bisection(ladder, x.detach().clone())
     stride = 1 << (len(ladder).bit_length() - 1)
@@ -161,6 +166,10 @@ class Smallest:
     @property
     def name(self) -> str:
         return f"{self.attack.name}-smallest-k"
+
+    @property
+    def needs_gradient(self) -> bool:
+        return bool(getattr(self.attack, "needs_gradient", True))
 
     @property
     def quantize(self) -> bool:
@@ -203,7 +212,7 @@ class _Bisection:
         assert self.result is not None
         values = torch.tensor([*self.ladder, self.ladder[-1] + 1], device=self.worked.device)
         k = torch.where(self.result.clean_correct, values[self.worked - 1], 0)
-        fooled = self.result.fooled[:, None, None, None]
+        fooled = self.result.fooled.view(-1, *[1] * (self.x.dim() - 1))
         return SmallestK(k, torch.where(fooled, self.result.x_adv, self.x), self.ladder, self.result)
 
 

@@ -47,8 +47,11 @@ class Data(tuple[Tensor, Tensor]):
         own = self.class_names
         if not own or own == names[: len(own)] or any(names.count(name) != 1 for name in own):
             return self
-        number = torch.tensor([names.index(name) for name in own])
+        number = torch.tensor([names.index(name) for name in own], device=self.y.device)
         return Data(self.x, number[self.y], names)
+
+    def to(self, device: torch.device | str) -> Data:
+        return Data(self.x.to(device), self.y.to(device), self.class_names)
 
     def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The classes by number, for a model that calls them `names`: as the data call them, unless by numbers too."""

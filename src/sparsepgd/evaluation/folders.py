@@ -16,15 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
+AGAIN = "bring the file back, or delete the folder and run again"
 LAG = 60.0  # seconds after which a network file system shows what others have written
 
 
@@ -32,7 +34,10 @@ def load(folder: str | Path) -> Record:
     """The record of a finished run."""
     folder = Path(folder)
     if (folder / RECORD).is_file():
-        return read(folder / RECORD, Record)
+        record = read(folder / RECORD, Record)
+        if not record.finished:
+            raise SourceError(f"{folder / RECORD} says finished: false, and only finished runs have such a file")
+        return record
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
         raise SourceError(f"the run in {folder} is not finished, {done} images are done; run it again to go on")
@@ -40,15 +45,38 @@ def load(folder: str | Path) -> Record:
 
 
 def load_adversarial(folder: str | Path) -> dict[str, Tensor]:
-    """x_adv, y and, if there was one, the mask `allowed`; checked against the record."""
+    """x_adv, y, the clean x (older folders have none) and, if there was one, the mask `allowed`; checked against
+    the record."""
     record, file = load(folder), Path(folder) / IMAGES
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise SourceError(f"{file} cannot be read: {error.strerror}") from None
+        raise SourceError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
     if sha256(data) != record.adversarial:
-        raise SourceError(f"{file} is not the file that {RECORD} speaks of: it was changed or cut short")
-    return load_tensors(data)
+        raise SourceError(f"{file} is not the file that {RECORD} speaks of: it was changed or cut short; {AGAIN}")
+    try:
+        tensors = load_tensors(data)
+    except SafetensorError as error:
+        raise SourceError(f"{file} is no safetensors file: {first_line(error)}; {AGAIN}") from None
+    if wrong := _misfit(tensors, record.images):
+        raise SourceError(f"{file}: {wrong}; {AGAIN}")
+    return tensors
+
+
+def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
+    """What does not fit the record, or each other."""
+    for name in ("x_adv", "y"):
+        if name not in tensors:
+            return f"{name} is missing"
+    for name in ("x_adv", "y", "x"):
+        if name in tensors and (not tensors[name].dim() or len(tensors[name]) != images):
+            return f"{name} has the shape {tuple(tensors[name].shape)} for {images} images"
+    y, x_adv, x = tensors["y"], tensors["x_adv"], tensors.get("x")
+    if y.dim() != 1 or y.is_floating_point():
+        return f"y has the shape {tuple(y.shape)} and type {y.dtype}; labels are {images} integers"
+    if x is not None and (x.shape != x_adv.shape or x.dtype != x_adv.dtype):
+        return f"x_adv is {x_adv.dtype} {tuple(x_adv.shape)}, x is {x.dtype} {tuple(x.shape)}"
+    return None
 
 
 class Folder:
@@ -89,11 +117,11 @@ class Folder:
         write(self.partial / HEAD, dump(head))
 
     def chunks(self, run: str) -> list[Chunk]:
-        """The finished ones that are whole; what is not is removed, and will be made again."""
-        found = []
-        for file in sorted(self.partial.glob("*-*.json")):
-            chunk = _whole_chunk(file, run)
-            if chunk is None:
+        """The finished ones that are whole, no image in two; what is not is removed, and will be made again."""
+        whole = {file: _whole_chunk(file, run) for file in self.partial.glob("*-*.json")}
+        found: list[Chunk] = []
+        for file, chunk in sorted(whole.items(), key=lambda item: item[1].part.start if item[1] else 0):
+            if chunk is None or self._file(chunk, "json") != file or (found and chunk.part.start < found[-1].part.stop):
                 file.unlink()
             else:
                 found.append(chunk)

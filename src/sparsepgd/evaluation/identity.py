@@ -5,29 +5,35 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.problem import Untargeted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.oracle import Model
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
 Plain = dict[str, Any]  # what JSON can hold
+ASKED = 2  # images whose logits are kept
+SAME = 1e-3  # of the largest logit: what another device or version may change
 
 
 def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
     known: Plain = {
         "attack": {"name": attack.name, **_hyper_parameters(attack)},
-        "seed": seed,
+        "seed": check_seed(seed),
         "model": {"name": names.get("model", type(model).__name__), "sha256": model_digest(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
         **{key: value for key, value in names.items() if key not in ("model", "data")},
@@ -66,20 +72,61 @@ def model_digest(model: Model) -> str | None:
     return total.hexdigest()
 
 
+def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
+    """The logits of the first images, in full precision: what no digest of weights tells is the code of a model.
+
+    () if they cannot be had: of a model, for example, that takes batches of one size only.
+    """
+    device = working_device(model, x)
+    try:
+        with borrowed(model, device):
+            logits = Oracle(model, Untargeted(), device=device).answers(x[:ASKED], ASKED)
+    except (RuntimeError, ValueError):
+        return ()
+    return tuple(tuple(float(f"{value:.7g}") for value in row) for row in logits.tolist())
+
+
+def other_answers(before: Sequence[Sequence[float]], model: Model, x: Tensor) -> list[str]:
+    """What is to be said if the model does not answer as `before`; nothing if no answers were kept."""
+    if not before:
+        return []
+    old, new = torch.tensor(before), torch.tensor(answers(model, x))
+    size = float(old.abs().amax())
+    apart = float((old - new).abs().amax()) if old.shape == new.shape else math.inf
+    if apart <= round_off(model, SAME) * size:
+        return []
+    return [
+        f"the model answers differently than the one that began the run, on its first images by {apart:.3g} where the "
+        f"largest logit was {size:.3g}"
+    ]
+
+
+def round_off(model: Model, least: float) -> float:
+    """How far two answers may differ, relative to the logits: `least`, or four last places of coarser weights."""
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    return max([least, *(4 * torch.finfo(one.dtype).eps for one in weights if one.is_floating_point())])
+
+
 def environment(device: torch.device, engine: Engine | None = None) -> dict[str, str]:
     """Versions and hardware, and how the model is run, if that was asked for."""
     from sparsepgd import __version__
 
-    cuda = device.type == "cuda"
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "sparsepgd": __version__,
         "system": platform.platform(),
         "device": str(device),
-        "hardware": torch.cuda.get_device_name(device) if cuda else f"{_processor()}, {os.cpu_count()} cores",
+        "hardware": hardware(device),
         **({} if engine is None else {"engine": f"precision={engine.precision}, compile={engine.compile}"}),
     }
+
+
+def hardware(device: torch.device) -> str:
+    """The GPU by its name, or the processor with the number of its cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {os.cpu_count()} cores"
 
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
@@ -87,6 +134,8 @@ def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     written = attack.get("budget")
     if not isinstance(written, dict):
         raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")
+    if written.get("allowed") != _plain(allowed):
+        raise SourceError("the mask `allowed` beside the images is not the one that the record speaks of")
     return Budget(written["k"], _pattern(written["pattern"]), written["eps"], allowed)
 
 
@@ -98,7 +147,10 @@ def _pattern(written: Plain) -> Pattern:
     classes = {known.__name__: known for known in Pattern.__subclasses__()}
     if kind not in classes:
         raise UnsupportedError(f"the record has a pattern {kind!r} that is not known here; hand it over: budget=...")
-    return classes[kind](**values)
+    try:
+        return classes[kind](**values)
+    except TypeError as error:
+        raise SourceError(f"the record has a pattern that cannot be built again: {first_line(error)}") from None
 
 
 def _hyper_parameters(attack: object) -> Plain:
@@ -119,6 +171,10 @@ def _plain(value: object) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return _without_addresses(repr(value))

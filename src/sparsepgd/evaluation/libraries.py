@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
 from sparsepgd.evaluation.listings import Listing, Part, stacked
 from sparsepgd.evaluation.paper_data import PLACE
 from sparsepgd.evaluation.pictures import Size, as_tensor
@@ -52,8 +52,8 @@ def hugging_face(name: str, part: Part) -> Listing:
         else:
             found = library.load_dataset(*name.split("@", 1))
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SourceError(f"hf:{name} cannot be had: {reason}; give a name of the Hub or a saved folder") from None
+        reason = first_line(error)
+        raise SourceError(f"hf:{name} cannot be loaded: {reason}; give a name of the Hub or a saved folder") from None
     if isinstance(found, dict):
         split = next((one for one in SPLITS[part] if one in found), None)
         if split is None:
@@ -91,7 +91,7 @@ def _made(make: type, place: str, part: Part) -> Any:
         try:
             return make(**attempt)
         except (RuntimeError, OSError, ValueError, TypeError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
     raise SourceError(f"no {make.__name__} in {place!r}, and it cannot be fetched: {reason}; name its folder with :DIR")
 
 

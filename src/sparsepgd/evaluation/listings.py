@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.evaluation.pictures import Size, load_image
 
 Choice = Literal["first", "balanced"]
 Part = Literal["test", "train"]
+_LINE = "lines of a picture file and a class number"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +52,14 @@ class Listing:
 
 
 def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> Listing:
-    """Images that are in memory already, (N, C, H, W) in [0, 1] or uint8, and stay as they are."""
+    """Images that are in memory already, (N, C, H, W) in [0, 1] or uint8, as float32 in [0, 1]."""
 
     def read(rows: list[int], size: Size) -> Tensor:
         whole = rows == list(range(len(x)))
         some = x if whole else x[torch.tensor(rows, dtype=torch.int64)]
-        return some.float() / 255 if some.dtype == torch.uint8 else some
+        if some.dtype == torch.uint8:
+            return some.float() / 255
+        return some.float() if some.is_floating_point() else some
 
     return Listing(y.tolist(), read, tuple(class_names))
 
@@ -85,7 +91,7 @@ def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Lis
     try:
         found = ImageFolder(str(path))
     except OSError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
     paths, labels = zip(*found.samples, strict=True)
     return of_files(paths, labels, found.classes, choose, size)
@@ -95,37 +101,61 @@ def of_csv(path: Path) -> Listing:
     """Lines of a picture file, named from the folder of the list, and a class number; a first line of titles is
     skipped. With a title class_name, that column holds the names of the classes."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = {number: line for number, line in enumerate(csv.reader(file), 1) if line}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error}; give a CSV file of pictures and classes") from None
-    titles = lines.pop(0) if lines and len(lines[0]) > 1 and not lines[0][1].strip().isdigit() else []
-    wrong = next((line for line in lines if len(line) < 2 or not line[1].strip().isdigit()), None)
-    if wrong is not None or not lines:
-        raise SourceError(f"{path} holds {wrong or 'no lines'}; expected lines of a picture file and a class number")
-    labels = [int(line[1]) for line in lines]
+    first = min(lines, default=0)
+    titles = lines.pop(first) if lines and len(lines[first]) > 1 and not _is_number(lines[first][1]) else []
+    column = titles.index("class_name") if "class_name" in titles else 1
+    for number, line in lines.items():
+        if len(line) <= max(1, column) or not re.fullmatch("[0-9]{1,6}", line[1].strip()):
+            raise SourceError(f"{path}, line {number}, holds {line}; expected {_LINE}")
+    if not lines:
+        raise SourceError(f"{path} holds no lines; expected {_LINE}")
+    labels = [int(line[1]) for line in lines.values()]
     names: list[str] = []
     if "class_name" in titles:
-        known = {label: line[titles.index("class_name")] for label, line in zip(labels, lines, strict=True)}
+        known = {label: line[column] for label, line in zip(labels, lines.values(), strict=True)}
         names = [known.get(label, f"class {label}") for label in range(max(labels) + 1)]
-    return of_files([str(path.parent / line[0]) for line in lines], labels, names, "first")
+    return of_files([str(path.parent / line[0]) for line in lines.values()], labels, names, "first")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word.strip().isnumeric()
+    return True
 
 
 def of_npz(path: Path, part: str) -> Listing:
     """Arrays x and y, or x_test, y_test, x_train, y_train; names of classes in an array class_names."""
+    x, y, classes = _arrays(path, part)
+    if y.ndim != 1 or x.ndim == 0 or len(y) != len(x):
+        raise SourceError(f"{path} holds images {x.shape} and labels {y.shape}; expected one label for each image")
+    if y.dtype.kind not in "biuf" or (y.dtype.kind == "f" and not bool(((y == np.floor(y)) & (abs(y) < 1e9)).all())):
+        raise SourceError(f"{path} has labels of type {y.dtype} that are no class numbers; expected 0, 1, 2, ...")
+    if x.dtype.kind not in "biuf":
+        raise SourceError(f"{path} has images of type {x.dtype}; expected uint8, or floats in [0, 1]")
+    images = torch.from_numpy(x.astype(x.dtype.newbyteorder("="), copy=False))
+    if images.dim() == 4 and images.shape[1] > 4 and images.shape[3] <= 4:
+        images = images.permute(0, 3, 1, 2).contiguous()
+    return of_tensors(images, torch.from_numpy(y.astype(np.int64)), [str(name) for name in classes])
+
+
+def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images, labels and names of classes."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            names = set(file.files)
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("it is a single array")
             pairs = ((f"x_{part}", f"y_{part}"), ("x", "y"))
-            keys = next((pair for pair in pairs if set(pair) <= names), None)
+            keys = next((pair for pair in pairs if set(pair) <= set(file.files)), None)
             if keys is None:
-                raise SourceError(f"{path} holds {', '.join(sorted(names))}; expected arrays x and y")
-            x, y = (torch.from_numpy(file[key]) for key in keys)
-            classes = [str(name) for name in file["class_names"]] if "class_names" in names else []
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read as npz: {error}") from None
-    if y.dim() != 1 or len(y) != len(x):
-        raise SourceError(f"{path} holds {len(x)} images and labels {tuple(y.shape)}; expected ({len(x)},)")
-    if x.dim() == 4 and x.shape[1] > 4 and x.shape[3] <= 4:
-        x = x.permute(0, 3, 1, 2).contiguous()
-    return of_tensors(x, y.long(), classes)
+                raise ValueError(f"it holds {', '.join(sorted(file.files)) or 'nothing'}")
+            return file[keys[0]], file[keys[1]], np.atleast_1d(file.get("class_names", []))
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = f"{first_line(error)}; expected arrays x and y, as numpy.savez writes them"
+        raise SourceError(f"{str(path)!r} cannot be read as npz: {reason}") from None

@@ -5,7 +5,6 @@ Each comes with what its source knows: how pictures are brought to its input, ho
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -17,7 +16,8 @@ import torch
 from torch import nn
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
+from sparsepgd.evaluation import factories
 from sparsepgd.evaluation import weights as files
 from sparsepgd.evaluation.pictures import Framing, Size, framing
 from sparsepgd.evaluation.runtimes import Exported, Onnx
@@ -44,6 +44,13 @@ class Source:
 
     def class_name(self, number: int) -> str:
         return self.classes[number] if number < len(self.classes) else f"class {number}"
+
+    @property
+    def grey(self) -> bool:
+        """Whether it takes images of one channel, as far as its first convolution or its file says."""
+        first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
+        shape = self.model.shape if isinstance(self.model, Exported | Onnx) else ()
+        return (shape[1] if len(shape) == 4 else first) == 1
 
     @property
     def about(self) -> str:
@@ -226,19 +233,7 @@ def _from_archive(path: Path, trust: bool) -> Source:
 
 
 def _from_file(path: Path, factory: str) -> Source:
-    if not path.is_file():
-        raise SourceError(f"no file {str(path)!r}; use FILE.py:FACTORY")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    make = getattr(module, factory, None)
-    if make is None:
-        own = {name: one for name, one in vars(module).items() if getattr(one, "__module__", None) == module.__name__}
-        known = sorted(name for name, one in own.items() if callable(one) and not name.startswith("_"))
-        raise SourceError(f"{path} has no function {factory!r}; it has {', '.join(known) or 'none'}")
-    model = make()
+    model = factories.call(path, factory)
     if isinstance(model, Source):
         return model
     if not isinstance(model, nn.Module):
@@ -266,10 +261,10 @@ def _fetched(load: Callable[[], nn.Module], name: str, place: str) -> nn.Module:
     except KeyError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise SourceError(
-            f"the weights of {name} cannot be had from {place}: {reason}; where there is no network, give a file with "
-            "--weights FILE beside the name of an architecture"
+            f"the weights of {name} cannot be fetched from {place}: {reason}; without a connection, name an "
+            "architecture and give its weights in a file: --weights FILE"
         ) from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
 from sparsepgd.evaluation.class_names import GTSRB
 from sparsepgd.evaluation.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors
 from sparsepgd.evaluation.pictures import Framing
@@ -38,11 +38,11 @@ def cifar(name: str, given: str, part: Part) -> Listing:
         names = zoo.CIFAR10_CLASSES if name == "cifar10" else ()
         listing = of_npz(file, part)
         return replace(listing, class_names=listing.class_names or names)
-    there = (place / kind.base_folder).is_dir()
+    unpacked = (place / kind.base_folder).is_dir()
     try:
-        found = kind(str(place), train=part == "train", download=not there)
+        found = kind(str(place), train=part == "train", download=not unpacked)
     except (RuntimeError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise SourceError(
             f"no {kind.base_folder} in {str(place)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
             f"there, or put {file.name} there, or name the folder: {name}:DIR, or {PLACE}"

@@ -61,10 +61,10 @@ def framing(size: Size) -> Framing | None:
     return Framing(size) if isinstance(size, int) else size
 
 
-def load_image(name: str, size: Size) -> tuple[Tensor, tuple[int, int]]:
+def load_image(name: str, size: Size, grey: bool = False) -> tuple[Tensor, tuple[int, int]]:
     """A picture file, or ``bundled:NUMBER``, as (1, 3, H, W) on the 8-bit grid, and its own (width, height).
 
-    With `size` it is cut and resized, unless it is already of that size.
+    With `size` it is cut and resized, unless it is already of that size; with `grey` a file is (1, 1, H, W).
     """
     kind, _, number = name.partition(":")
     if kind == "bundled":
@@ -76,16 +76,17 @@ def load_image(name: str, size: Size) -> tuple[Tensor, tuple[int, int]]:
 
     try:
         with Image.open(name) as file:
-            picture = file.convert("RGB")
+            picture = _eight_bit(file).convert("L" if grey else "RGB")
     except FileNotFoundError:
         raise SourceError(f"no file {name!r}; give a picture file or bundled:NUMBER") from None
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise SourceError(f"{name!r} cannot be read as a picture: {error}; use PNG, JPEG, WebP, ...") from None
     return as_tensor(picture, size)[None], picture.size
 
 
 def as_tensor(picture: Image.Image, size: Size) -> Tensor:
     """(3, H, W), or (1, H, W) for a grey picture, on the 8-bit grid."""
+    picture = _eight_bit(picture)
     picture = picture if picture.mode in ("RGB", "L") else picture.convert("RGB")
     wanted = framing(size)
     levels = np.array(picture if wanted is None else wanted(picture))
@@ -93,14 +94,28 @@ def as_tensor(picture: Image.Image, size: Size) -> Tensor:
 
 
 def save_image(x: Tensor, path: Path) -> None:
-    """(3, H, W) on the 8-bit grid -> PNG, losslessly."""
+    """(3, H, W), or (1, H, W), on the 8-bit grid -> PNG, losslessly."""
     from PIL import Image
 
     levels = (x * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
     try:
-        Image.fromarray(levels).save(path, format="PNG")
+        Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(path, format="PNG")
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be written: {error}; choose another --out") from None
+
+
+def _eight_bit(picture: Image.Image) -> Image.Image:
+    """Grey in 16 bits comes down to 8; Pillow itself would make almost all of it white."""
+    if picture.mode != "F" and not picture.mode.startswith("I"):
+        return picture
+    from PIL import Image
+
+    levels = np.array(picture)
+    if picture.mode == "F" or levels.min() < 0 or levels.max() > 65535:
+        raise SourceError(
+            f"a picture of mode {picture.mode} with values {levels.min()} to {levels.max()}; use 8 or 16 bits"
+        )
+    return Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
 def _middle(picture: Image.Image, side: int) -> Image.Image:

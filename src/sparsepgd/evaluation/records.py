@@ -7,12 +7,19 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation.summary import Summary
+from sparsepgd.evaluation.summary import Summary, wilson
 
 VERSION = 1  # of the format; the Literal below says the same
+NEEDED: dict[str, dict[str, Any]] = {  # as identity.configuration writes it
+    "attack": {"name": str},
+    "model": {"name": str, "sha256": str | None},
+    "data": {"name": str, "sha256": str},
+}
+BUDGET = {"k": int, "pattern": dict, "eps": int | float}
+PATTERNS: dict[str, dict[str, Any]] = {"Shape": {"name": str, "kernel": list}, "Groups": {"sets": list}}
 
 
 @dataclass(frozen=True)
@@ -30,17 +37,17 @@ class Strict(BaseModel):
 class Row(Strict):
     """One image."""
 
-    index: int
-    label: int
-    clean_prediction: int
-    prediction: int
+    index: int = Field(ge=0)
+    label: int = Field(ge=0)
+    clean_prediction: int = Field(ge=0)
+    prediction: int = Field(ge=0)
     clean_correct: bool
     fooled: bool
-    l0: int
-    groups: int
-    steps: int
-    forwards: int
-    backwards: int
+    l0: int = Field(ge=0)
+    groups: int = Field(ge=0)
+    steps: int = Field(ge=0)
+    forwards: int = Field(ge=0)
+    backwards: int = Field(ge=0)
     loss: float | None  # None: not searched, or not finite
     broken_by: str | None
     clean_confidence: float | None = None  # the probability of the predicted class; None: not measured, not finite
@@ -50,9 +57,9 @@ class Row(Strict):
 class Part(Strict):
     """The images start to stop - 1, which were attacked together, and the wall-clock of it."""
 
-    start: int
+    start: int = Field(ge=0)
     stop: int
-    seconds: float
+    seconds: float = Field(ge=0)
 
 
 class Chunk(Strict):
@@ -80,8 +87,24 @@ class Head(Strict):
     configuration: dict[str, Any]
     environment: dict[str, str]
     classes: int
+    answers: tuple[tuple[float, ...], ...] = ()  # logits of the first images; () in older records, or if randomised
     about: About = About()
     warnings: tuple[Notice, ...] = ()
+
+    @field_validator("configuration")
+    @classmethod
+    def _complete(cls, found: dict[str, Any]) -> dict[str, Any]:
+        """What readers of a record rely on is there."""
+        for part, fields in NEEDED.items():
+            _check_fields(part, found.get(part), fields)
+        budget = found["attack"].get("budget")
+        if isinstance(budget, dict) and budget.get("kind", "Budget") == "Budget":  # others' attacks may have their own
+            _check_fields("attack.budget", budget, BUDGET)
+            own = PATTERNS.get(str(budget["pattern"].get("kind")), {})
+            _check_fields("attack.budget.pattern", budget["pattern"], {"kind": str, **own})
+        if not isinstance(found.get("seed"), int):
+            raise ValueError(f"seed is {found.get('seed')!r}")
+        return found
 
 
 class Record(Head):
@@ -93,16 +116,30 @@ class Record(Head):
     clean_interval: tuple[float, float]  # 95 %
     robust_accuracy: float = Field(ge=0, le=1)
     robust_interval: tuple[float, float]  # 95 %
-    seconds: float
+    seconds: float = Field(ge=0)
     adversarial: str  # sha256 of adversarial.safetensors
     chunks: tuple[Part, ...]
     rows: tuple[Row, ...]
 
     @model_validator(mode="after")
     def _adds_up(self) -> Record:
+        n = len(self.rows)
+        clean = sum(row.clean_correct for row in self.rows)
         robust = sum(row.clean_correct and not row.fooled for row in self.rows)
-        if len(self.rows) != self.images or abs(robust - self.robust_accuracy * self.images) > 1e-6:
-            raise ValueError(f"{len(self.rows)} rows do not give the accuracy of {self.images} images")
+        if n != self.images or not _close(robust / max(n, 1), self.robust_accuracy):
+            raise ValueError(f"{n} rows do not give the accuracy of {self.images} images")
+        if not _close(clean / max(n, 1), self.clean_accuracy):
+            raise ValueError(f"{n} rows do not give the clean accuracy {self.clean_accuracy}")
+        for name, hits in (("clean", clean), ("robust", robust)):
+            given = getattr(self, f"{name}_interval")
+            if not all(map(_close, wilson(hits, n), given)):
+                raise ValueError(f"{hits} of {n} do not give the {name}_interval {given}")
+        index = [row.index for row in self.rows]
+        if index != (list(range(n)) if self.finished else sorted(set(index))):
+            raise ValueError("the rows are not numbered one by one")
+        for row in self.rows:
+            if row.clean_correct != (row.clean_prediction == row.label) or (row.fooled and not row.clean_correct):
+                raise ValueError(f"row {row.index} contradicts itself: label, clean_prediction, clean_correct, fooled")
         return self
 
     def summary(self) -> Summary:
@@ -118,6 +155,18 @@ class Record(Head):
             backwards=sum(row.backwards for row in self.rows),
             seconds=self.seconds,
         )
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) < 1e-9
+
+
+def _check_fields(path: str, found: object, fields: dict[str, Any]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is {found!r}")
+    for name, kind in fields.items():
+        if name not in found or not isinstance(found[name], kind):
+            raise ValueError(f"{path}.{name} is {found.get(name, 'missing')!r}")
 
 
 M = TypeVar("M", bound=Strict)

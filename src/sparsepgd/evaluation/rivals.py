@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,16 +28,19 @@ BATCH = 500  # images at a time, as the authors' scripts have it
 def official(folder: Path, k: int, steps: int, queries: int) -> dict[str, Rival]:
     """sPGD with both gradients and Sparse-RS of the authors' checkout."""
     spgd, rs = (_module(folder / "autoattack", name) for name in ("spgd", "rs_attacks"))
-    return {
-        "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
-        "official spgd-projected": partial(_official_spgd, spgd.SparsePGD, k, steps, False),
-        "official sparse-rs": partial(_official_rs, rs.RSAttack, k, queries),
-    }
+    return _seeded(
+        {
+            "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
+            "official spgd-projected": partial(_official_spgd, spgd.SparsePGD, k, steps, False),
+            "official sparse-rs": partial(_official_rs, rs.RSAttack, k, queries),
+        }
+    )
 
 
 def sparse_rs(folder: Path, k: int, queries: int) -> dict[str, Rival]:
     """Sparse-RS of a checkout of its own authors."""
-    return {"Sparse-RS, original code": partial(_official_rs, _module(folder, "rs_attacks").RSAttack, k, queries)}
+    attack = _module(folder, "rs_attacks").RSAttack
+    return _seeded({"Sparse-RS, original code": partial(_official_rs, attack, k, queries)})
 
 
 def installed(k: int, steps: int) -> dict[str, Rival]:
@@ -52,7 +55,18 @@ def installed(k: int, steps: int) -> dict[str, Rival]:
         found["ART JSMA"] = partial(_projected, k, partial(_art, k))
     if importlib.util.find_spec("adv_lib"):
         found["adv-lib sigma-zero"] = partial(_projected, k, partial(_adv_lib, steps))
-    return found
+    return _seeded(found)
+
+
+def _seeded(attacks: Mapping[str, Rival]) -> dict[str, Rival]:
+    """They draw from torch's global generators: these are set to the seed, and afterwards are as they were."""
+
+    def run(attack: Rival, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(seed)
+            return attack(model, x, y, seed)
+
+    return {name: partial(run, attack) for name, attack in attacks.items()}
 
 
 def _module(folder: Path, name: str) -> Any:
@@ -120,14 +134,12 @@ def _projected(k: int, attack: Rival, model: nn.Module, x: Tensor, y: Tensor, se
 
 def _torchattacks(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
     torchattacks = importlib.import_module("torchattacks")
-    torch.manual_seed(seed)
     found: Tensor = torchattacks.SparseFool(model, steps=10, lam=3, overshoot=0.02)(x, y)
     return found
 
 
 def _foolbox(steps: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
     foolbox = importlib.import_module("foolbox")
-    torch.manual_seed(seed)
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
     found: Tensor = foolbox.attacks.L0FMNAttack(steps=steps)(wrapped, x, y, epsilons=None)[0]
     return found
@@ -149,6 +161,5 @@ def _art(k: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
 
 def _adv_lib(steps: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
     attacks = importlib.import_module("adv_lib.attacks")
-    torch.manual_seed(seed)
     found: Tensor = attacks.sigma_zero(model=model, inputs=x, labels=y, num_steps=steps)
     return found

@@ -20,20 +20,20 @@ from torch import Tensor
 
 from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import identity, sanity
-from sparsepgd.evaluation.chunks import FINE, Task, attack_chunk, decoded, image_file
+from sparsepgd.evaluation.audit import audit
+from sparsepgd.evaluation.chunks import FINE, Task, attack_chunk, image_file
 from sparsepgd.evaluation.distributed import Workers
-from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
+from sparsepgd.evaluation.folders import Folder, load_adversarial, sha256
 from sparsepgd.evaluation.records import About, Chunk, Head, Notice, Record
 from sparsepgd.evaluation.summary import wilson
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.oracle import Model, Oracle, borrowed
-from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
-from sparsepgd.problem.verify import verify
+from sparsepgd.problem.oracle import Model, working_device
+from sparsepgd.problem.shapes import seen_as_images
+from sparsepgd.search.attack import check_counts
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import LEVELS, Budget
+from sparsepgd.threat import Budget
 
 CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
 ALONE = Workers()
@@ -59,7 +59,8 @@ def run(
 
     `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
     "data": ...} and others; together with the hyper-parameters, the seed and the sha256 of weights and images
-    they tell runs apart, and a folder with another run is refused. `chunk`: images between two writes.
+    they tell runs apart, and a folder with another run is refused. A model that is just a function has no sha256:
+    only with a name does its run go on. `chunk`: images between two writes.
     `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
     `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
@@ -68,6 +69,7 @@ def run(
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
     check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
+    check_counts(batch_size=batch_size)
     x, y = data[0].detach(), check_labels(data[1], data[0])
     size = chunk_size(x, chunk, workers.world)
     task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
@@ -76,13 +78,16 @@ def run(
         raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
     if folder is None:
         head = _head(task, configuration, about)
-        return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], attack.name, "")
+        return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], "")
     place = Folder(folder)
     with place.held() if workers.first else nullcontext():
-        found = workers.share(lambda: _opened(place, task, configuration, about))
-        if other := identity.differences(found.configuration, configuration):
+        found = workers.share(lambda: _opened(place, task, configuration, about, named="model" in (config or {})))
+        other = identity.differences(found.configuration, configuration)
+        if other := other or identity.other_answers(found.answers, model, x):
             raise UnsupportedError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
-        return found if isinstance(found, Record) else _go_on(place, task, found, size, stop, workers)
+        if isinstance(found, Record):
+            return _only_read(found, _environment(task))
+        return _go_on(place, task, found, size, stop, workers)
 
 
 def recheck(
@@ -96,30 +101,9 @@ def recheck(
 ) -> int:
     """How many of the successes that the record reports hold: read from the files, and verified afresh.
 
-    All of them should. `data`: the clean images and labels; left out, those in the folder, on `device`.
-    `budget`: only for patterns of your own, which a record cannot build again.
+    All of them should. `audit` says what else in the record is false, and what the arguments are.
     """
-    record, tensors = load(folder), load_adversarial(folder)
-    x, y = data or (tensors["x"].to(device), tensors["y"].to(device))
-    if x.dtype == torch.uint8:
-        x = x.float() / LEVELS
-    y = check_labels(y, x)
-    _same("model.sha256", record.configuration["model"]["sha256"], identity.model_digest(model))
-    _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
-    fooled = torch.tensor([row.fooled for row in record.rows], device=x.device)
-    quantize = tensors["x_adv"].dtype == torch.uint8
-    x_adv = decoded(tensors["x_adv"].to(x.device), x)
-    allowed = tensors.get("allowed")
-    if allowed is not None and allowed.dim() == 3:
-        allowed = allowed[fooled.cpu()]
-    if not bool(fooled.any()):
-        return 0
-    rules = budget or identity.budget_of(record.configuration["attack"], allowed)
-    with borrowed(model, x.device):
-        oracle = Oracle(with_own_shape(model, x) if viewable(x, rules) else model, Untargeted())
-        before, after = (seen_as_images(images[fooled], rules) for images in (x, x_adv))
-        verdict = verify(oracle, rules, before, after, y[fooled], y[fooled], quantize=quantize, batch_size=batch_size)
-    return int(verdict.reached.sum())
+    return audit(folder, model, data, budget=budget, batch_size=batch_size, device=device).held
 
 
 def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:
@@ -147,33 +131,49 @@ def chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
 
 def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
     found = sanity.examine(task.model, task.x, task.y, task.batch_size)
+    random = any(notice.code == "randomised" for notice in found.notices)
     return Head(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=configuration,
-        environment=identity.environment(task.x.device, task.engine),
+        environment=_environment(task),
         classes=found.classes,
+        answers=() if random else identity.answers(task.model, task.x),
         about=about,
         warnings=(*found.notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
     )
 
 
-def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About) -> Head:
+def _environment(task: Task) -> dict[str, str]:
+    return identity.environment(working_device(task.model, task.x), task.engine)
+
+
+def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About, named: bool) -> Head:
     """The run in the folder, a Record if it is finished; begun if there is none."""
-    found = _found(place, configuration)
+    found = _found(place, task, configuration, named)
     if found is None:
         found = _head(task, configuration, about)
         place.begin(found)
     return found
 
 
-def _found(place: Folder, configuration: identity.Plain) -> Head | None:
-    """The run in the folder; another one is refused, unless nothing is lost with it."""
+def _found(place: Folder, task: Task, configuration: identity.Plain, named: bool) -> Head | None:
+    """The run in the folder, whole; another one is refused, unless nothing is lost with it."""
     found = place.head()
     other = identity.differences(found.configuration, configuration) if found else []
-    if not other:
+    unknown = configuration["model"]["sha256"] is None and not named
+    if found and not (other or unknown):
+        other = identity.other_answers(found.answers, task.model, task.x)
+        if isinstance(found, Record) and not other:
+            load_adversarial(place.path)  # says if the images are gone or damaged
+    if found is None or not (other or unknown):
         return found
     if not isinstance(found, Record) and not place.images_done():
         return None
+    if not other:
+        raise UnsupportedError(
+            f"{place.path} holds a run of a model that is just a function, which cannot be told from any other one; "
+            'name the model for its record, config={"model": ...}, or choose another folder'
+        )
     raise UnsupportedError(
         f"{place.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
     )
@@ -182,7 +182,7 @@ def _found(place: Folder, configuration: identity.Plain) -> Head | None:
 def _go_on(
     place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
-    head = _mixed(head, workers.gather(identity.environment(task.x.device, task.engine)))
+    head = _mixed(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(place.chunks(run_id), len(task.x), size))
     stopped = False
@@ -208,14 +208,14 @@ def _merged(place: Folder, task: Task, head: Head, run_id: str, stopped: bool) -
     done = sorted(place.chunks(run_id), key=lambda chunk: chunk.part.start)
     missing = next(_missing(done, len(task.x), len(task.x)), None)
     if missing is not None and stopped:
-        return _record(head, done, task.attack.name, "", finished=False)
+        return _record(head, done, "", finished=False)
     if missing is not None:
         raise SparsePGDError(
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {place.path}; "
             "let --out be a folder that all workers see, and run the same again"
         )
     data = image_file(task, [place.images(chunk)["x_adv"] for chunk in done])
-    record = _record(head, done, task.attack.name, sha256(data))
+    record = _record(head, done, sha256(data))
     place.finish(record, data)
     if task.progress is not None:
         task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
@@ -232,6 +232,15 @@ def _mixed(head: Head, now: Sequence[dict[str, str]]) -> Head:
     return head.model_copy(update={"warnings": (*head.warnings, notice)})
 
 
+def _only_read(record: Record, now: dict[str, str]) -> Record:
+    """A finished run is not made again: if it was made otherwise than is asked for, that is said."""
+    before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
+    if before == asked:
+        return record
+    words = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
+    return record.model_copy(update={"warnings": (*record.warnings, Notice("only-read", words))})
+
+
 def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, int]]:
     """The images that no chunk holds yet, at most `size` at a time."""
     have = {i for chunk in done for i in range(chunk.part.start, chunk.part.stop)}
@@ -245,12 +254,12 @@ def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, in
         start = max(end, start + 1)
 
 
-def _record(head: Head, chunks: Sequence[Chunk], attack: str, images: str, finished: bool = True) -> Record:
+def _record(head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
     robust = sum(row.clean_correct and not row.fooled for row in rows)
     said = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
-    said += sanity.review(rows, head.classes, attack)
+    said += sanity.review(rows, head.classes)
     return Record(
         **head.model_dump(exclude={"warnings"}),
         warnings=tuple(dict.fromkeys(said)),
@@ -269,10 +278,3 @@ def _record(head: Head, chunks: Sequence[Chunk], attack: str, images: str, finis
 
 def _fooled(chunk: Chunk) -> int:
     return sum(row.fooled for row in chunk.rows)
-
-
-def _same(what: str, recorded: object, now: object) -> None:
-    if recorded != now:
-        raise UnsupportedError(
-            f"{what} was {str(recorded)[:12]}..., is {str(now)[:12]}...; hand over the model and images of the run"
-        )

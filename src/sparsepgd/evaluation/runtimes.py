@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
 from sparsepgd.evaluation.weights import check_exported
 from sparsepgd.extras import needs
 
@@ -26,7 +26,7 @@ class Exported(nn.Module):
         try:
             program = torch.export.load(path)
         except Exception as error:
-            raise SourceError(f"{str(path)!r} cannot be read as an exported program: {_first(error)}") from error
+            raise SourceError(f"{str(path)!r} cannot be read as an exported program: {first_line(error)}") from error
         names = program.graph_signature.user_inputs
         values = [node.meta["val"] for node in program.graph.nodes if node.name in names and "val" in node.meta]
         self.shape = _single([tuple(side if isinstance(side, int) else None for side in v.shape) for v in values], path)
@@ -56,7 +56,7 @@ class Onnx(nn.Module):
         try:
             self.session = runtime.InferenceSession(str(path), options, providers=runtime.get_available_providers())
         except Exception as error:
-            raise SourceError(f"{str(path)!r} cannot be read as ONNX: {_first(error)}") from None
+            raise SourceError(f"{str(path)!r} cannot be read as ONNX: {first_line(error)}") from None
         inputs = self.session.get_inputs()
         self.shape = _single([tuple(s if isinstance(s, int) else None for s in one.shape) for one in inputs], path)
         self.input, self.kind = inputs[0].name, torch.float16 if "float16" in inputs[0].type else torch.float32
@@ -90,7 +90,3 @@ def _single(shapes: list[Shape], path: Path) -> Shape:
     if len(shape) == 4 and shape[1] is not None and shape[1] > 4 and shape[3] in (1, 3):
         raise SourceError(f"{str(path)!r} takes images {shape}, channels last; export it for (B, C, H, W)")
     return shape
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

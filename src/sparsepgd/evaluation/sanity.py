@@ -13,15 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import NoGradientError, ProbabilitiesWarning
+from sparsepgd import baselines
+from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
 from sparsepgd.evaluation.records import Notice, Row
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
+from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.search import SparsePGD
+from sparsepgd.search import SparsePGD, SparseRS
 from sparsepgd.search.ensemble import NEAR, Member, SparseAutoAttack, for_rows
+from sparsepgd.threat import Budget
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -30,7 +33,8 @@ ROUND_OFF = 1e-3  # relative; what a batch of another size may change
 VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
 TRIED, STEPS, MORE = 16, 6, 3  # images and steps of the trial of another start; images that it may fool more
-BLACK_BOX = ("sparse-rs",)  # how the names of attacks begin that see no gradient
+ATTACKS = (SparseRS, *(getattr(baselines, name) for name in baselines.__all__))
+BLACK_BOX = tuple(kind(Budget(k=1)).name for kind in ATTACKS if not kind.needs_gradient)  # how their names begin
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
         return ()
     few = torch.arange(min(TRIED, len(x)))
     starts = [SparsePGD(own[0].budget, STEPS, "projected", near=near) for near in (None, NEAR)]
-    paper, close = (int(for_rows(start, few)(model, x[few], y[few]).fooled.sum()) for start in starts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will say it
+        paper, close = (int(for_rows(start, few)(model, x[few], y[few]).fooled.sum()) for start in starts)
     if close < paper + MORE:
         return ()
     words = (
@@ -79,11 +85,11 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
     return (Notice("near-start-wins", words),)
 
 
-def review(rows: Sequence[Row], classes: int, attack: str) -> tuple[Notice, ...]:
+def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
     """After a run."""
     clean = sum(row.clean_correct for row in rows)
     notices = list(_chance(clean, len(rows), classes))
-    if not attack.startswith(BLACK_BOX):
+    if any(row.backwards for row in rows):  # otherwise there was no gradient to beat
         by_box = sum(row.clean_correct and (row.broken_by or "").startswith(BLACK_BOX) for row in rows)
         robust = sum(row.clean_correct and not row.fooled for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
@@ -148,7 +154,7 @@ def _batch(oracle: Oracle, x: Tensor, together: Tensor) -> Iterator[Notice]:
     try:
         alone = oracle.answers(x[:ALONE], 1)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error.__cause__ or error)  # in the words of the model itself
         yield Notice("batch", f"the model cannot be asked about one image alone ({reason}); the last batch may fail")
         return
     apart, other = _apart(few, alone), int((few.argmax(1) != alone.argmax(1)).sum())
@@ -166,12 +172,17 @@ def _apart(a: Tensor, b: Tensor) -> float:
 
 
 def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
+    def length(rows: slice) -> Tensor:
+        gradient = oracle.evaluate(x[rows], y[rows], y[rows], True).gradient
+        assert gradient is not None
+        norm: Tensor = gradient.flatten(1).double().norm(dim=1)
+        return norm
+
     try:
-        gradient = oracle.evaluate(x, y, y, True).gradient
+        lengths, _ = in_parts(length, len(x), len(x))
     except NoGradientError:
         return  # a gradient attack will say so itself, another does not mind
-    assert gradient is not None
-    lost = gradient.flatten(1).double().norm(dim=1) < VANISHING
+    lost = torch.cat(lengths) < VANISHING
     share = float(lost.double().mean())
     if share > FEW:
         yield Notice(

@@ -1,11 +1,9 @@
-"""Results in a few numbers, with the interval that the number of images leaves."""
+"""A run in a few numbers, with the interval that the number of images leaves."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-from sparsepgd.problem import Result
 
 Z95 = 1.959963984540054  # two-sided 95 %
 
@@ -32,18 +30,3 @@ class Summary:
     forwards: int
     backwards: int
     seconds: float
-
-
-def summarise(result: Result, seconds: float) -> Summary:
-    fooled = result.fooled
-    return Summary(
-        images=len(result),
-        clean_accuracy=result.clean_accuracy,
-        robust_accuracy=result.robust_accuracy,
-        interval=wilson(int(result.robust.sum()), len(result)),
-        median_l0=float(result.l0[fooled].float().median()) if bool(fooled.any()) else math.nan,
-        median_steps=float(result.steps[fooled].float().median()) if bool(fooled.any()) else math.nan,
-        forwards=int(result.forwards.sum()),
-        backwards=int(result.backwards.sum()),
-        seconds=seconds,
-    )

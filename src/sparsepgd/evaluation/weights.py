@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, first_line
 
 TRUST = "it may run code when it is read; if you trust where it comes from, say so: --trust, or trust=True"
 
@@ -32,10 +31,11 @@ def read(path: str | Path, trust: bool = False) -> Any:
             return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:
         if trust or not _is_pickle(path):
-            raise SourceError(f"{str(path)!r} cannot be read as weights: {_first(error)}") from None
+            raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}") from None
         raise SourceError(f"{str(path)!r} is a pickle of more than tensors: {TRUST}") from None
-    except (SafetensorError, OSError, EOFError, RuntimeError, ValueError, AttributeError, ImportError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read as weights: {_first(error)}") from None
+    except Exception as error:  # what is no pickle at all is a KeyError, a struct.error, ...
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise SourceError(f"{str(path)!r} cannot be read as weights: {said}") from None
 
 
 def check_exported(path: Path, trust: bool) -> None:
@@ -46,7 +46,7 @@ def check_exported(path: Path, trust: bool) -> None:
     except FileNotFoundError:
         raise SourceError(f"no file {str(path)!r}; use one that torch.export.save has written") from None
     except (zipfile.BadZipFile, OSError) as error:
-        raise SourceError(f"{str(path)!r} is no exported program: {_first(error)}; use torch.export.save") from None
+        raise SourceError(f"{str(path)!r} is no exported program: {first_line(error)}; use torch.export.save") from None
     if suspect is not None:
         raise SourceError(f"{str(path)!r} holds a pickle, {suspect}: {TRUST}")
 
@@ -70,8 +70,3 @@ def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
 
 def _is_pickle(path: Path) -> bool:
     return path.read_bytes()[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-
-
-def _first(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

@@ -11,8 +11,8 @@ from sparsepgd.threat import LEVELS
 ROUND_OFF = 1e-6
 
 
-def check_images(x: Tensor, quantize: bool = False) -> None:
-    """Floating point (B, C, H, W), finite, in [0, 1]; on the 8-bit grid if the search is to stay there."""
+def check_shape(x: Tensor) -> None:
+    """Floating point (B, C, H, W). The values are not looked at, for which a device would be waited for."""
     if not isinstance(x, Tensor):
         raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
     if x.dim() != 4:
@@ -22,8 +22,14 @@ def check_images(x: Tensor, quantize: bool = False) -> None:
         )
     if not x.is_floating_point():
         raise DTypeError(f"images of type {x.dtype}; expected floating point in [0, 1], e.g. x.float() / 255")
+
+
+def check_images(x: Tensor, quantize: bool = False) -> None:
+    """Floating point (B, C, H, W), finite, in [0, 1]; on the 8-bit grid if the search is to stay there."""
+    check_shape(x)
     if x.numel() == 0:
         return
+    x = x.detach()
     if not bool(x.isfinite().all()):
         row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
         raise NonFiniteError(f"image {row} holds NaN or infinity; every value must be a number in [0, 1]")

@@ -7,17 +7,18 @@ by the model as it was handed over.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import EngineWarning, UnsupportedError
+from sparsepgd.errors import EngineWarning, UnsupportedError, first_line
 from sparsepgd.problem.precision import full_precision, tf32
 
+T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -107,20 +108,21 @@ class Running:
             kernel.data = data.contiguous(memory_format=torch.channels_last)
 
     def __call__(self, x: Tensor) -> Any:
-        """The first call shows whether the model takes channels last: it may want a view of contiguous maps."""
+        """The first answer shows whether the model takes channels last: it may want a view of contiguous maps."""
         if not self.kernels or x.dim() != 4:
             return self._cast(x)
         laid = x.contiguous(memory_format=torch.channels_last)
         if self.shown:
             return self._cast(laid)
-        self.shown = True
         try:
-            return self._cast(laid)
+            answer = self._cast(laid)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # an error of its own comes again
             self.as_it_was()
             return self._cast(x)
+        self.shown = True
+        return answer
 
     def _cast(self, x: Tensor) -> Any:
         if self.half is None:
@@ -161,11 +163,26 @@ class Compiled:
             return answer
 
 
+def in_parts(work: Callable[[slice], T], count: int, size: int) -> tuple[list[T], int]:
+    """What the work makes of the rows 0 to count - 1, `size` at a time, and how many at a time it was at the end: if
+    the memory does not suffice, half as many."""
+    parts: list[T] = []
+    start = 0
+    while start < count:
+        stop = min(start + size, count)
+        try:
+            parts.append(work(slice(start, stop)))
+            start = stop
+            continue
+        except torch.OutOfMemoryError:
+            if stop - start == 1:
+                raise
+        size = (stop - start) // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return parts, size
+
+
 def warn(what: str, instead: str) -> None:
     words = f"{what}; the result is the same, only slower; Engine({instead}) does not try"
     warnings.warn(words, EngineWarning, stacklevel=4)
-
-
-def first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:100]}" if lines else type(error).__name__

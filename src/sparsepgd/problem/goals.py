@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparsepgd.errors import LabelError, ShapeError, UnsupportedError
+from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError
 
 LossName = Literal["ce", "margin"]
 
@@ -73,6 +73,16 @@ class Targeted(Goal):
 
     target: int | Tensor
     accept: Literal["target", "any"] = "target"
+
+    def __post_init__(self) -> None:
+        if self.accept not in ("target", "any"):
+            raise UnsupportedError(f"accept={self.accept!r}; use 'target' or 'any'")
+        try:
+            target = torch.as_tensor(self.target)
+        except (TypeError, ValueError, RuntimeError):
+            raise DTypeError(f"target={self.target!r}; expected an integer, or a tensor of them (B,)") from None
+        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+            raise DTypeError(f"target of type {target.dtype}; expected integers, e.g. Targeted(1)")
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         target = torch.as_tensor(self.target, device=y.device).to(torch.int64)

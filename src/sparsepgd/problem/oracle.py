@@ -14,10 +14,14 @@ from torch import Tensor, nn
 
 from sparsepgd.errors import (
     DeviceError,
+    DTypeError,
     LogitsShapeError,
+    ModelError,
     NoGradientError,
     NonFiniteLogitsError,
     ProbabilitiesWarning,
+    SparsePGDError,
+    first_line,
 )
 from sparsepgd.problem.goals import Goal, LossName
 from sparsepgd.problem.precision import full_precision
@@ -46,8 +50,8 @@ class Oracle:
     scale: float = 1.0  # of the loss while its gradient is taken
 
     def logits(self, x: Tensor) -> Tensor:
-        """(B, classes), at least in float32."""
-        output = self.model(x)
+        """(B, classes), at least in float32. The model gets a copy, which it may change in place."""
+        output = self.model(x.clone())
         if self.extract is not None:
             output = self.extract(output)
         if not isinstance(output, Tensor):
@@ -69,17 +73,22 @@ class Oracle:
                 logits = self.logits(x_adv)
                 return self._seen(logits, self.goal.loss(logits, label, self.loss), y, label)
         with torch.enable_grad():
-            point = x_adv.detach().requires_grad_()
-            logits = self.logits(point)
-            if not logits.requires_grad:
-                raise NoGradientError(
-                    "the model's logits have no gradient; a gradient attack needs a differentiable model "
-                    "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
-                )
+            point, logits = self.traced(x_adv)
             loss = self.goal.loss(logits, label, self.loss)
             (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
         g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
         return self._seen(logits.detach(), loss.detach(), y, label, g)
+
+    def traced(self, x_adv: Tensor) -> tuple[Tensor, Tensor]:
+        """The points and their logits, with the way back from these to those; for use while gradients are on."""
+        point = x_adv.detach().requires_grad_()
+        logits = self.logits(point)
+        if not logits.requires_grad:
+            raise NoGradientError(
+                "the model's logits have no gradient; a gradient attack needs a differentiable model "
+                "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
+            )
+        return point, logits
 
     def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""
@@ -90,7 +99,7 @@ class Oracle:
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
         """Logits of clean or final images in full precision, batch by batch: (B, classes), where the images are.
 
-        Batches that do not fit the memory are halved.
+        Batches that do not fit the memory are halved. Here a model is asked first, so here it is said what it refuses.
         """
         try:
             with full_precision():
@@ -99,16 +108,20 @@ class Oracle:
         except torch.OutOfMemoryError:
             if batch_size == 1:
                 raise
+        except SparsePGDError:
+            raise
+        except Exception as error:
+            raise _refused(self.model, x[:batch_size], error) from error
         return self.answers(x, batch_size // 2)
 
 
 def check_logits(logits: Tensor) -> None:
     """Clean images must give finite logits; probabilities get a warning."""
-    finite = logits.isfinite().all(1)
+    finite = logits.isfinite()
     if not bool(finite.all()):
-        row = int((~finite).nonzero()[0])
+        row, number = (~finite).nonzero()[0].tolist()
         raise NonFiniteLogitsError(
-            f"the model gives {logits[row].tolist()[:4]}... on clean image {row}; "
+            f"the model gives clean image {row} the logit {float(logits[row, number])} for class {number}; "
             "check its weights, its precision and the range of the images"
         )
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
@@ -118,6 +131,17 @@ def check_logits(logits: Tensor) -> None:
             ProbabilitiesWarning,
             stacklevel=3,
         )
+
+
+def _refused(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
+    """Why the model did not take the images."""
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
+    if own != x.dtype:
+        how = {torch.float32: "x.float()", torch.float64: "x.double()"}.get(own, f"x.to({own})")
+        return DTypeError(f"images of {x.dtype}, but the model has {own} ({first_line(error)}); use {how}")
+    said = f"{type(error).__name__}: {first_line(error)}"
+    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {said}; give images as it takes them")
 
 
 def working_device(model: Model, x: Tensor) -> torch.device:
@@ -134,11 +158,12 @@ def working_device(model: Model, x: Tensor) -> torch.device:
 @contextmanager
 def borrowed(model: Model, device: torch.device) -> Iterator[None]:
     """The model in evaluation mode with frozen parameters; all is as it was afterwards, random state included."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    found = model.modules() if isinstance(model, nn.Module) else ()
+    modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
     training = [module.training for module in modules]
-    trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode(False):
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), _ordinary(modules):
+        trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
         try:
             for module in modules:
                 module.training = False
@@ -150,6 +175,28 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
                 module.training = mode
             for parameter in trainable:
                 parameter.requires_grad_(True)
+
+
+@contextmanager
+def _ordinary(modules: list[nn.Module]) -> Iterator[None]:
+    """Copies instead of parameters and buffers that were made under torch.inference_mode: of those torch neither
+    takes gradients nor lets them be frozen and released."""
+    lent = [
+        (module, name, tensor)
+        for module in modules
+        for own in (module.named_parameters, module.named_buffers)
+        for name, tensor in own(recurse=False, remove_duplicate=False)
+        if tensor.is_inference()
+    ]
+    copies = {id(tensor): tensor.detach().clone() for _, _, tensor in lent}  # what is shared stays shared
+    try:
+        for module, name, tensor in lent:
+            copy = copies[id(tensor)]
+            setattr(module, name, nn.Parameter(copy, False) if isinstance(tensor, nn.Parameter) else copy)
+        yield
+    finally:
+        for module, name, tensor in lent:
+            setattr(module, name, tensor)
 
 
 def _describe(output: object) -> str:

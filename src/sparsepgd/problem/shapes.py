@@ -17,18 +17,20 @@ from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.result import Result
 from sparsepgd.threat import Budget
 
-Call = TypeVar("Call", bound=Callable[..., Result])
+Call = TypeVar("Call", bound=Callable[..., Result | Tensor])
 
 
 def of_any_shape(call: Call) -> Call:
     """The call of an attack on images, made to take other inputs where the pattern allows them."""
 
     @wraps(call)
-    def attack(self: Any, model: Model, x: Tensor, *args: Any, **options: Any) -> Result:
+    def attack(self: Any, model: Model, x: Tensor, *args: Any, **options: Any) -> Result | Tensor:
         if not viewable(x, self.budget):
             return call(self, model, x, *args, **options)
-        result = call(self, with_own_shape(model, x), as_images(x), *args, **options)
-        return dataclasses.replace(result, x_adv=result.x_adv.view(x.shape))
+        found = call(self, with_own_shape(model, x), as_images(x), *args, **options)
+        if isinstance(found, Tensor):
+            return found.view(x.shape)
+        return dataclasses.replace(found, x_adv=found.x_adv.view(x.shape))
 
     return cast(Call, attack)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from sparsepgd.evaluation import sanity
 from sparsepgd.evaluation.chunks import decoded
 from sparsepgd.evaluation.folders import RECORD, load, load_adversarial
 from sparsepgd.evaluation.records import Notice, Record, Row
-from sparsepgd.threat import LEVELS, Pattern
+from sparsepgd.threat import LEVELS, Groups, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
 NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what is attacked, and what of it is counted
@@ -72,6 +73,12 @@ class Entry:
         return json.dumps({**budget, "k": None}) if isinstance(budget, dict) else ""
 
     @property
+    def contest(self) -> tuple[str, ...]:
+        """What attacks must have in common to be compared: the model, the images and the budget."""
+        digest = str(self.record.configuration["model"]["sha256"])
+        return self.model_name, digest, self.data_digest, self.threat, str(self.k)
+
+    @property
     def structured(self) -> bool:
         """Whether the groups are more than single points."""
         budget = self._settings.get("budget")
@@ -124,8 +131,12 @@ class Entry:
 
 
 def collect(places: Sequence[str | Path]) -> list[Entry]:
-    """The runs in these folders, and in the folders within them where they are not run folders themselves."""
-    folders = [folder for place in places for folder in _run_folders(Path(place))]
+    """The runs in these folders, and in the folders within them."""
+    return entries_of([folder for place in places for folder in _run_folders(Path(place))])
+
+
+def entries_of(folders: Sequence[Path]) -> list[Entry]:
+    """The runs in these folders themselves."""
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     records = [load(folder) for folder in folders]
     labels = _labels(records)
@@ -151,10 +162,10 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
     for entry in entries:
-        same = (entry.model_name, str(entry.record.configuration["model"]["sha256"]), entry.data_digest, entry.budget)
-        weaker = rivals.setdefault(same, {}).get(entry.attack_name)
+        group = rivals.setdefault(entry.contest, {})
+        weaker = group.get(entry.attack_name)
         if weaker is None or entry.record.robust_accuracy < weaker.record.robust_accuracy:
-            rivals[same][entry.attack_name] = entry
+            group[entry.attack_name] = entry
     for group in rivals.values():
         letters = ", ".join(entry.letter for entry in group.values())
         robust = {name: entry.record.robust_accuracy for name, entry in group.items()}
@@ -174,6 +185,8 @@ def describe_budget(written: object) -> str:
     words = f"k = {written['k']} {unit if written['k'] != 1 else _singular(unit)}"
     if kind == "Shape":
         words += f" ({pattern['name']})"
+    elif kind == "Groups":
+        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): the sets may be thousands
     elif pattern:
         words += " " + "x".join(str(value) for value in pattern.values())
     if written["eps"] < 1:
@@ -183,13 +196,16 @@ def describe_budget(written: object) -> str:
     return words + (", only where allowed" if written.get("allowed") else "")
 
 
+def short_digest(value: object) -> str:
+    """Eight letters that tell values apart which are too long to be shown."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
+
+
 def _singular(unit: str) -> str:
     return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
 def _run_folders(place: Path) -> list[Path]:
-    if (place / RECORD).is_file():
-        return [place]
     found = sorted(file.parent for file in place.rglob(RECORD)) if place.is_dir() else []
     if not found:
         load(place)  # says what is wrong

@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.folders import load
+from sparsepgd.evaluation.folders import load, load_adversarial
 from sparsepgd.evaluation.records import Record, Strict, read
 from sparsepgd.evaluation.summary import wilson
-from sparsepgd.report.entries import describe_budget
+from sparsepgd.report.entries import describe_budget, short_digest
 
 HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
 
@@ -86,7 +86,9 @@ class Contender(Strict):
 
     @property
     def file(self) -> str:
-        name = f"{self.model}-{self.words}-{self.data}-{self.images}".replace(" = ", "")
+        sets = self.budget["pattern"].get("sets")  # of groups, which their words do not tell apart
+        words = self.words if sets is None else f"{self.words}-{short_digest(sets)}"
+        name = f"{self.model}-{words}-{self.data}-{self.images}".replace(" = ", "")
         return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
 
     def row(self) -> list[str]:
@@ -135,8 +137,7 @@ def from_run(record: Record) -> Contender:
 def add(folder: Path, run: Path) -> Contender:
     """The run in `run` becomes a record in `folder`, or joins the record of its model and budget there."""
     record = load(run)
-    if not record.finished:
-        raise SourceError(f"the run in {run} is not finished; run it again to go on")
+    load_adversarial(run)  # says if the images are gone or damaged
     new = from_run(record)
     if (file := folder / new.file).is_file():
         new = joined(read(file, Contender), new)
@@ -172,9 +173,13 @@ def contenders(folder: Path) -> list[Contender]:
 
 def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
     """(title, rows) for each budget on each set of images, the most robust model first."""
-    groups: dict[tuple[str, str], list[Contender]] = {}
+    groups: dict[tuple[str, str, str], list[Contender]] = {}
+    named: dict[str, set[str]] = {}  # what a name of images stands for
     for one in found:
-        groups.setdefault((one.words, f"{one.images} images of {one.data}"), []).append(one)
-    for (budget, images), group in sorted(groups.items()):
+        title = f"{one.words}, {one.images} images of {one.data}"
+        groups.setdefault((title, one.data_sha256, json.dumps(one.budget)), []).append(one)
+        named.setdefault(title, set()).add(one.data_sha256)
+    for (title, digest, _), group in sorted(groups.items()):
         ranked = sorted(group, key=lambda one: (-one.robust_accuracy, one.model))
-        yield f"{budget}, {images}", [one.row() for one in ranked]
+        which = f" ({digest[:8]})" if len(named[title]) > 1 else ""
+        yield title + which, [one.row() for one in ranked]

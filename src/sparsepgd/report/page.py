@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd.evaluation.atomic import write
-from sparsepgd.evaluation.folders import RECORD
+from sparsepgd.evaluation.folders import dump, load, sha256
+from sparsepgd.evaluation.records import Record
 from sparsepgd.evaluation.summary import wilson
-from sparsepgd.report.entries import Entry, collect, notices, nouns
+from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
 
@@ -27,10 +28,16 @@ def write_page(entries: Sequence[Entry], file: Path) -> Path:
 
 
 def refresh_page(folders: Sequence[Path], file: Path) -> None:
-    """The page of these runs, unless it is there and younger than they are."""
-    youngest = max((folder / RECORD).stat().st_mtime_ns for folder in folders)
-    if not file.is_file() or file.stat().st_mtime_ns <= youngest:
-        write_page(collect(folders), file)
+    """The page of these runs and no others, unless that is what is there."""
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    shown = _listed([load(folder) for folder in folders])
+    if not file.is_file() or f'name="runs" content="{shown}"' not in file.read_text(encoding="utf-8", errors="replace"):
+        write_page(entries_of(folders), file)
+
+
+def _listed(records: Sequence[Record]) -> str:
+    """What is shown, in the head of the page: the digest of each record."""
+    return " ".join(sha256(dump(record))[:16] for record in records)
 
 
 def render(entries: Sequence[Entry]) -> str:
@@ -49,6 +56,7 @@ def render(entries: Sequence[Entry]) -> str:
     page: str = environment.get_template("page.html.j2").render(
         entries=entries,
         title=_title(entries),
+        runs=_listed([entry.record for entry in entries]),
         thing=thing,
         point=point,
         notices=notices(entries),
@@ -98,8 +106,7 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """For each model that several runs attack alike: what is left if each of them may break an image."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        model = entry.record.configuration["model"]
-        groups.setdefault((entry.model_name, str(model["sha256"]), entry.data_digest, entry.budget), []).append(entry)
+        groups.setdefault(entry.contest, []).append(entry)
     for group in groups.values():
         if len(group) > 1:
             outcomes = zip(*(entry.record.rows for entry in group), strict=True)
@@ -122,7 +129,7 @@ def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], 
 
 
 def _flat(value: object, path: str = "") -> dict[str, str]:
-    """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels are too large to be read."""
+    """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels and groups are too large to be read."""
     if isinstance(value, dict):
         found: dict[str, str] = {}
         for key, each in value.items():
@@ -130,4 +137,6 @@ def _flat(value: object, path: str = "") -> dict[str, str]:
         return found
     if isinstance(value, list) and path.endswith("kernel"):
         return {path: f"{len(value)}x{len(value[0])}, {''.join(value).count('1')} ones"}
+    if isinstance(value, list) and path.endswith("pattern.sets"):
+        return {path: f"{len(value)}, sha256 {short_digest(value)}"}
     return {path: ABSENT if value is None else str(value)}

@@ -117,10 +117,10 @@ def _clean(section: str, row: str, done: Finished | None, paper: float | None) -
 
 def together(section: str, row: str, done: Sequence[Finished | None], paper: float | None) -> Number:
     """sAA from runs of its members under the same seed."""
-    there = [one for one in done if one is not None]
-    if len(there) < len(done):
+    finished = [one for one in done if one is not None]
+    if len(finished) < len(done):
         return Number(section, row, "sAA", None, paper)
-    images = list(zip(*(one.record.rows for one in there), strict=True))
+    images = list(zip(*(one.record.rows for one in finished), strict=True))
     left = sum(all(row.clean_correct and not row.fooled for row in image) for image in images)
     low, high = wilson(left, len(images))
     return Number(section, row, "sAA", 100 * left / len(images), paper, 100 * low, 100 * high)

@@ -81,8 +81,8 @@ class Scene:
 
     def precision(self, x: torch.Tensor) -> float:
         """mAP50-95 in percent."""
-        said = predictions_of(self.detector, self.model, x, self.device)
-        return 100 * mean_average_precision(said, self.scenes.targets, OVER[self.role]).map50_95
+        predictions = predictions_of(self.detector, self.model, x, self.device)
+        return 100 * mean_average_precision(predictions, self.scenes.targets, OVER[self.role]).map50_95
 
 
 @dataclass(frozen=True, eq=False)

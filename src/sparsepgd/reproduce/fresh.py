@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation.sources import load_data
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.reproduce.subjects import SHIPPED, Job, Subject
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
 from sparsepgd.training.api import WEIGHTS
@@ -58,6 +59,7 @@ class Training:
 
     def subject(self, job: Job, role: str, name: str) -> Subject:
         """The network with the digits to test on; trained when it is first asked for."""
+        _check_words(job)
         x, y = (part.to(job.device) for part in load_data(DATA, min(job.images or job.scale.images, 397)))
         per_image = 6 if self.method == "plain" else 2 * (self.options.get("steps", 20) + 1) + 6
         training = job.scale.epochs * job.scale.training_images * per_image
@@ -93,3 +95,13 @@ class Training:
     def _images(job: Job) -> tuple[Tensor, Tensor]:
         x, y = load_data(DATA, job.scale.training_images, part="train")
         return x.to(job.device), y.to(job.device)
+
+
+def _check_words(job: Job) -> None:
+    """Of a command whose networks are trained here, on images that are fixed."""
+    words = {"--model": bool(job.models), "--data": job.data != SHIPPED, "--size": job.size is not None}
+    if unread := [word for word, given in words.items() if given]:
+        raise UnsupportedError(
+            f"the networks of this table are trained here, on {DATA}, and nothing would read {', '.join(unread)}; "
+            "leave that out"
+        )

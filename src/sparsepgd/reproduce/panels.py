@@ -115,11 +115,11 @@ def _shots(pairs: Sequence[tuple[Case, Finished]], subject: Subject) -> list[Sho
             shown.add(row.index)
             x_adv = load_adversarial(one.folder)["x_adv"][row.index]
             eps = case.attack.budget.eps  # type: ignore[attr-defined]
-            found.append(Shot(case.row, _said(row, subject), subject.x[row.index].cpu(), x_adv, eps < 1))
+            found.append(Shot(case.column, _answers(row, subject), subject.x[row.index].cpu(), x_adv, eps < 1))
     return found
 
 
-def _said(row: Row, subject: Subject) -> str:
+def _answers(row: Row, subject: Subject) -> str:
     before, after = (
         subject.classes[number] if number < len(subject.classes) else f"class {number}"
         for number in (row.clean_prediction, row.prediction)

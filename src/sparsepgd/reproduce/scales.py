@@ -78,5 +78,4 @@ def scale(name: str) -> Scale:
 def passes(attack: Member) -> int:
     """The most passes of the model for an image, forwards and backwards together: an upper estimate."""
     points = int(getattr(attack, "evaluations", 1))
-    black_box = attack.name in ("sparse-rs", *options.BLACK_BOXES)
-    return points if black_box else 2 * points
+    return 2 * points if getattr(attack, "needs_gradient", True) else points

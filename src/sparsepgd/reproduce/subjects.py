@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.sources import load_data, load_model
+from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.reproduce.scales import Scale
 from sparsepgd.search import SparsePGD
 from sparsepgd.threat import Budget, Pattern, Pixels
 
-SIDE = 32  # of the bundled images
+SHIPPED, SIDE = "bundled", 32  # the images of this package, and how large they are
 TOGETHER = 16  # images of a measurement
 
 
@@ -79,7 +79,7 @@ class Job:
     scale: Scale
     out: Path
     models: dict[str, str]  # by role, as given; {}: those that are shipped
-    data: str = "bundled"
+    data: str = SHIPPED
     images: int | None = None  # None: those of the scale
     size: int | None = None  # side of the pictures of a folder
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -87,8 +87,7 @@ class Job:
 
     @property
     def count(self) -> int:
-        most = 500 if self.data == "bundled" else self.images or self.scale.images
-        return min(self.images or self.scale.images, most)
+        return self.images or (min(self.scale.images, 500) if self.data == SHIPPED else self.scale.images)
 
     def chosen(self, roles: dict[str, str | None]) -> dict[str, str]:
         """The models by role: the given ones alone, or the shipped ones."""
@@ -107,10 +106,9 @@ class Job:
         return [self._subject(role, source, size) for role, source in self.chosen(roles).items()]
 
     def _subject(self, role: str, name: str, size: int) -> Subject:
-        source = load_model(name)
-        found = load_data(self.data, self.count, self.size or source.size).for_classes(source.classes)
-        x, y = (part.to(self.device) for part in found)
-        enlarge = not self.models and self.data == "bundled" and size > SIDE
+        ((source, found),) = load_pairs([name], self.data, self.count, size=self.size, device=self.device)
+        x, y = found
+        enlarge = not self.models and self.data == SHIPPED and size > SIDE
         factor = size // SIDE
         if enlarge:
             x = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)

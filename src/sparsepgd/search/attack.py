@@ -8,13 +8,14 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import ShapeError, UnsupportedError, VerificationWarning
-from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_images, check_labels, check_shape
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
@@ -57,6 +58,8 @@ class Attack(ABC):
 
     The state of a search is float32; the model is given, and the result has, the dtype of x.
     """
+
+    needs_gradient: ClassVar[bool] = True  # False: a black box, for which the model may be any callable
 
     budget: Budget
     _: KW_ONLY
@@ -110,13 +113,14 @@ class Attack(ABC):
         The images may stay on the host while the model is on a GPU; the result is where the images are.
         """
         check_images(x, self.quantize)
+        check_counts(batch_size=batch_size)
         y = check_labels(y, x)
         device = working_device(model, x)
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
         if not len(x):
             return _empty(x, y)
         x = x.detach().clone() if x.is_inference() else x.detach()
-        size = batch_size or _batch_size(x, device)
+        size = int(batch_size or usual_batch(x, device))
         oracle = Oracle(model, goal or Untargeted(), self.loss, logits, device)
         with borrowed(model, device):
             clean = oracle.answers(x, size)
@@ -139,13 +143,16 @@ class Attack(ABC):
         index: Tensor | None = None,
         logits: Callable[[Any], Tensor] | None = None,
     ) -> Tensor:
-        """Adversarial images for training: unchecked, unverified, the whole batch at once.
+        """Adversarial images for training: values unchecked, unverified, the whole batch at once.
 
         With early_stop, images that the model gets wrong come back as they are.
         """
-        with borrowed(model, x.device):
-            return self.in_borrowed(model, x, y, Noise(seed), goal, index, logits)
+        device = working_device(model, x)
+        with borrowed(model, device):
+            there = self.in_borrowed(model, x.to(device), y.to(device), Noise(seed), goal, index, logits)
+        return there.to(x.device)
 
+    @of_any_shape
     def in_borrowed(
         self,
         model: Model,
@@ -156,7 +163,8 @@ class Attack(ABC):
         index: Tensor | None = None,
         logits: Callable[[Any], Tensor] | None = None,
     ) -> Tensor:
-        """`perturb` with a model that is borrowed already."""
+        """`perturb` with a model that is borrowed already, where the images are."""
+        check_shape(x)
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
         oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
         with torch.no_grad():
@@ -230,7 +238,15 @@ def check_positive(**values: float | None) -> None:
             raise UnsupportedError(f"{name}={value}; expected a number larger than 0")
 
 
-def _batch_size(x: Tensor, device: torch.device) -> int:
+def check_counts(**values: int | None) -> None:
+    """Every given number of steps, images or the like must be an integer larger than zero; numpy's are taken too."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Integral):
+            raise UnsupportedError(f"{name}={value!r}; expected an integer")
+    check_positive(**values)
+
+
+def usual_batch(x: Tensor, device: torch.device) -> int:
     """Images at a time: 64 of 32x32 on a CPU, 1024 on a device; fewer where they are larger."""
     most, entries = (64, 1 << 17) if device.type == "cpu" else (1024, 1 << 20)
     return max(8, min(most, entries // (x.shape[2] * x.shape[3])))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.shapes import of_any_shape
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, usual_batch
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
@@ -57,7 +57,7 @@ class SparseAutoAttack:
     quantize: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(steps=self.steps, queries=self.queries)
+        check_counts(steps=self.steps, queries=self.queries)
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
@@ -92,6 +92,10 @@ class SparseAutoAttack:
         names = [member.name for member in self.members]
         before = [names[:place].count(name) for place, name in enumerate(names)]
         return tuple(f"{name}-{count + 1}" if count else name for name, count in zip(names, before, strict=True))
+
+    @property
+    def needs_gradient(self) -> bool:
+        return any(getattr(member, "needs_gradient", True) for member in self.members)
 
     @property
     def evaluations(self) -> int:
@@ -134,6 +138,8 @@ class SparseAutoAttack:
 @dataclass(frozen=True, eq=False)
 class TopTargets:
     """An attack led towards the likeliest wrong classes, one after the other; every wrong answer counts."""
+
+    needs_gradient: ClassVar[bool] = True
 
     attack: SparsePGD
     most: int = 9  # fewer if the model has fewer wrong classes
@@ -186,6 +192,7 @@ class _Call:
     def checked(self, budget: Budget, quantize: bool) -> Iterator[Tensor]:
         """Checks all; lends the model, and the logits of the clean images (B, classes)."""
         check_images(self.x, quantize)
+        check_counts(batch_size=self.batch_size)
         self.y = check_labels(self.y, self.x)
         budget.resolve((self.x.shape[1], self.x.shape[2], self.x.shape[3]), self.x.device)
         self.index = torch.arange(len(self.y), device=self.y.device) if self.index is None else self.index.to(self.y)
@@ -197,7 +204,8 @@ class _Call:
         device = working_device(self.model, self.x)
         with borrowed(self.model, device):
             self.x = self.x.detach().clone() if self.x.is_inference() else self.x.detach()
-            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(self.x, self.batch_size or 64)
+            size = int(self.batch_size or usual_batch(self.x, device))
+            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(self.x, size)
             check_logits(clean)
             check_classes(self.y, clean.shape[1])
             yield clean
@@ -240,13 +248,15 @@ def merge(before: Result, rows: Tensor, part: Result, name: str, only_fooled: bo
     With `only_fooled` the outcome of a failure leaves what was there.
     """
     new: dict[str, Any] = {}
-    won = part.fooled.to(rows.device) if only_fooled else torch.ones_like(rows, dtype=torch.bool)
+    fooled = part.fooled.to(rows.device)  # the part may be of another device
+    won = fooled if only_fooled else torch.ones_like(fooled)
     for field in ("x_adv", "fooled", "l0", "groups", "loss", "prediction"):
         old, own = getattr(before, field), getattr(part, field)
-        new[field] = old.index_copy(0, rows[won], own[won].to(old))
+        new[field] = old.index_copy(0, rows[won], own.to(old)[won])
     for field in ("steps", "forwards", "backwards"):
-        new[field] = getattr(before, field).index_add(0, rows, getattr(part, field))
-    broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
+        old, own = getattr(before, field), getattr(part, field)
+        new[field] = old.index_add(0, rows, own.to(old))
+    broken = dict.fromkeys(rows[fooled].tolist(), name)
     new["broken_by"] = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
     return dataclasses.replace(before, **new)
 

@@ -8,11 +8,14 @@ SplitMix64 (Steele, Lea and Flood, 2014).
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
 from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 64-bit constants, written as the signed integers that torch has
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -45,6 +48,10 @@ class Noise:
 
     seed: int | Tensor
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, Tensor):
+            object.__setattr__(self, "seed", check_seed(self.seed))
+
     def again(self, attempt: int) -> Noise:
         """Independent draws for a further attempt of the same call; attempt 0 has those of the call itself."""
         return Noise(self.seed + attempt * _SECOND)
@@ -72,6 +79,14 @@ class Noise:
         """A fair coin for the whole call."""
         zero = torch.zeros(1, dtype=torch.int64)
         return bool((self._words(Stream.COIN, zero, 0, (1,)) & 1).item())
+
+
+def check_seed(seed: int) -> int:
+    """Any integer, also one of numpy's, as one of Python's."""
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise UnsupportedError(f"seed={seed!r}; expected an integer") from None
 
 
 def signed(seed: int) -> int:

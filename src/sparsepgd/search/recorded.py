@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import first_line, warn
+from sparsepgd.errors import first_line
+from sparsepgd.problem.engine import warn
 
 T = TypeVar("T")
 WARM = 2  # times that work is done before it is recorded: compiled code and library handles must be there

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.rs_lists import exchange_for
@@ -44,6 +44,8 @@ class SparseRS(Stepwise[State]):
     Croce et al. used p_init=0.1, location_period=10 and 100,000 queries.
     """
 
+    needs_gradient: ClassVar[bool] = False
+
     queries: int = 10_000
     _: KW_ONLY
     p_init: float | None = None
@@ -51,7 +53,6 @@ class SparseRS(Stepwise[State]):
     rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
     location_period: int = 4  # every how many queries the groups of a structured pattern move
 
-    needs_gradient: ClassVar[bool] = False
     made: ClassVar[Moves | None] = None  # the moves, where they are at hand
 
     def __post_init__(self) -> None:
@@ -59,7 +60,8 @@ class SparseRS(Stepwise[State]):
         if self.p_init is None:
             p_init = 0.5 if isinstance(self.budget.pattern, Frame) else 0.4 if self.budget.pattern.structured else 0.8
             object.__setattr__(self, "p_init", p_init)
-        check_positive(queries=self.queries, p_init=self.p_init, location_period=self.location_period)
+        check_counts(queries=self.queries, location_period=self.location_period)
+        check_positive(p_init=self.p_init)
         if self.p_init is not None and self.p_init > 1:
             raise UnsupportedError(f"p_init={self.p_init}; it is a share of the budget: use 0 < p_init <= 1")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_positive
+from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.stepwise import Stepwise
@@ -27,8 +27,8 @@ class State:
 
     p: Tensor  # (B, C, H, W), magnitudes
     w: Tensor  # (B, *grid), continuous group mask
-    v: Tensor  # (B, *grid), binary group mask, exactly k ones
-    n: Tensor  # (B,), evaluations since v changed
+    v: Tensor  # (B, *grid), binary group mask, exactly k ones; none at the clean image, where `near` begins
+    n: Tensor  # (B,), evaluations since the last draw that found v unchanged
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,8 @@ class SparsePGD(Stepwise[State]):
 
     ``near`` is not in the paper. There p starts at random in the whole box, and models that are trained against it
     learn to ignore such values; small ones fool them (docs/deviations.md). With near=0.1 the search begins at the
-    clean image with a step of 0.1 eps along the gradient, on the groups where it is largest; alpha is near / 5.
+    clean image with a step of 0.1 eps along the gradient, on the groups where it is largest; alpha is near / 5. Where
+    the gradient leads nowhere, it goes on from the random start of the paper.
     """
 
     steps: int = 10_000
@@ -55,7 +56,8 @@ class SparsePGD(Stepwise[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(steps=self.steps, alpha=self.alpha, beta=self.beta, tolerance=self.tolerance, near=self.near)
+        check_counts(steps=self.steps)
+        check_positive(alpha=self.alpha, beta=self.beta, tolerance=self.tolerance, near=self.near)
         if self.gradient not in GRADIENTS:
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
         if self.beta_scale not in (None, "image", "grid"):
@@ -85,12 +87,9 @@ class SparsePGD(Stepwise[State]):
         return dataclasses.replace(self, gradient="unprojected" if noise.coin() else "projected")
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
-        if self.near is None:
-            p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
-        else:
-            p = torch.zeros(len(images.x), *threat.shape, dtype=torch.float32, device=images.x.device)
+        p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
         w = noise.normal(Stream.MASK, images.index, 0, threat.grid)
-        v = threat.top_k(w.sigmoid(), images.usable)
+        v = threat.top_k(w.sigmoid(), images.usable) if self.near is None else torch.zeros_like(w)
         return State(self._into_box(p, images), w, v, torch.zeros_like(images.y))
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
@@ -99,8 +98,8 @@ class SparsePGD(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. A mask that stayed for `tolerance`
-        evaluations without success is drawn afresh; the magnitudes go on."""
+        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations in all that
+        found the mask unchanged v-tilde is drawn afresh; the magnitudes go on."""
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
         g = seen.gradient.to(p.dtype)  # dL / d delta
@@ -111,22 +110,26 @@ class SparsePGD(Stepwise[State]):
         p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
-        stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)
+        stuck = state.n >= self.tolerance
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
-        w = torch.where(stuck, again, w + self._beta(threat) * d)
+        w = torch.where(stuck.view(-1, 1, 1, 1), again, w) + self._beta(threat) * d
         if self.near is not None:
             p, w = self._from_clean(threat, images, g, (step == 0).view(-1, 1, 1, 1), p, w)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
-        same = (v == v_old).flatten(1).all(1) & ~stuck.flatten()
-        return State(p, w, v, torch.where(same, state.n + 1, 0))
+        same = (v == v_old).flatten(1).all(1)
+        return State(p, w, v, torch.where(stuck, 0, state.n + same))
 
     def _from_clean(
         self, threat: Threat, images: Images, g: Tensor, first: Tensor, p: Tensor, w: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """p and w after the first step of a search that began at the clean image, with its gradient g."""
+        """p and w after the first step of a search that began at the clean image, with its gradient g.
+
+        Without a gradient, or with one that leads out of the box everywhere, p = 0 would be for ever: g_w = 0.
+        """
         assert self.near
         near = self._into_box(self.near * self.budget.eps * g.sign(), images)
         gain = threat.gather(g * near)
+        first = first & (gain > 0).flatten(1).any(1).view(-1, 1, 1, 1)
         mean, spread = (part.view(-1, 1, 1, 1) for part in (gain.flatten(1).mean(1), gain.flatten(1).std(1, False)))
         likely = (gain - mean) / spread.clamp(min=torch.finfo(gain.dtype).tiny)  # like normal numbers, as w is drawn
         return torch.where(first, near, p), torch.where(first, likely, w)

@@ -5,25 +5,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.goals import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.problem.precision import full_precision
-from sparsepgd.problem.rows import select
+from sparsepgd.problem.rows import join, select
 from sparsepgd.search.attack import Attack, Found, Task
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
 
+T = TypeVar("T")
 TRIALS = 4  # points of an image that the model is asked about at a time when a batch stays whole
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Questions:
     """The model as such an attack sees it. Of a question the attack says which image each point belongs to.
 
@@ -32,7 +34,7 @@ class Questions:
 
     oracle: Oracle
     images: Images
-    size: int  # points that the model is asked about at a time
+    size: int  # points that the model is asked about at a time; halved where the memory does not suffice
     forwards: Tensor  # (B,) int64, counted here
     backwards: Tensor  # (B,) int64
     tell: Callable[[int], None] | None = None  # hears of every further points asked
@@ -40,16 +42,19 @@ class Questions:
     def evaluate(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
         """Loss, success and, if asked for, the gradient of the loss at the points x (N, C, H, W)."""
         self._count(rows, 1, int(gradient))
-        pairs = zip(torch.split(x, self.size), torch.split(rows, self.size), strict=True)
-        parts = [self.oracle.evaluate(each, self.images.y[i], self.images.label[i], gradient) for each, i in pairs]
-        slopes = torch.cat([part.gradient for part in parts if part.gradient is not None]) if gradient else None
-        return Evaluation(torch.cat([part.loss for part in parts]), torch.cat([part.fooled for part in parts]), slopes)
+        return self.evaluate_uncounted(x, rows, gradient)
+
+    def evaluate_uncounted(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
+        """The same, for what is no part of the search."""
+        y, label = self.images.y[rows], self.images.label[rows]
+        parts = self._in_parts(lambda i: self.oracle.evaluate(x[i], y[i], label[i], gradient), len(x))
+        return join(*parts)
 
     def logits(self, x: Tensor, rows: Tensor) -> Tensor:
         """(N, classes)."""
         self._count(rows, 1, 0)
         with torch.no_grad():
-            return torch.cat([self.oracle.logits(each) for each in torch.split(x, self.size)])
+            return torch.cat(self._in_parts(lambda i: self.oracle.logits(x[i]), len(x)))
 
     def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
         """What logits (N, classes) that are known already mean for the goal."""
@@ -57,24 +62,27 @@ class Questions:
         loss = goal.loss(logits, label, self.oracle.loss)
         return Evaluation(torch.where(logits.isfinite().all(1), loss, -torch.inf), goal.reached(logits, y, label), None)
 
-    def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them.
+    def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them, 0 where they are not finite.
 
-        `values`: from logits (n, classes) and their places in x (n,) to (n, M). One forward pass, M backward ones.
+        `values`: from logits (n, classes) and their places in x to (n, M). One forward pass, M backward ones.
         """
-        logits, gradients = [], []
-        for place in torch.split(torch.arange(len(x), device=x.device), self.size):
+
+        def part(place: slice) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                point = x[place].detach().requires_grad_()
-                said = self.oracle.logits(point)
+                point, said = self.oracle.traced(x[place])
                 wanted = values(said, place).unbind(1)
                 last = len(wanted) - 1
                 each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(wanted)]
-            logits.append(said.detach())
-            gradients.append(torch.stack(each, 1))
-        slopes = torch.cat(gradients)
+            return said.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
+
+        logits, slopes = (torch.cat(parts) for parts in zip(*self._in_parts(part, len(x)), strict=True))
         self._count(rows, 1, slopes.shape[1])
-        return torch.cat(logits), slopes
+        return logits, slopes
+
+    def _in_parts(self, work: Callable[[slice], T], count: int) -> list[T]:
+        parts, self.size = in_parts(work, max(count, 1), self.size)  # of no points, one part without any
+        return parts
 
     def _count(self, rows: Tensor, forwards: int, backwards: int) -> None:
         once = torch.ones_like(rows)
@@ -133,22 +141,27 @@ class Standalone(Attack):
     def search(self, task: Task) -> Found:
         """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
         self._check_goal(task.oracle.goal)
-        waiting, parts, fooled = task.waiting, [], 0
-        for start in range(0, len(waiting.x), task.batch_size):
-            images = Images.entering(select(waiting, slice(start, start + task.batch_size)), task.threat, self.quantize)
-            zero = torch.zeros_like(images.y)
-            tell = self._teller(task, start, len(images.y), fooled)
+        waiting, fooled = task.waiting, 0
+
+        def batch(place: slice) -> Found:
+            nonlocal fooled
+            images = Images.entering(select(waiting, place), task.threat, self.quantize)
+            zero, every = torch.zeros_like(images.y), torch.arange(len(images.y), device=images.y.device)
+            tell = self._teller(task, place.start, len(every), fooled)
             ask = Questions(task.oracle, images, task.batch_size, zero, zero.clone(), tell)
             with full_precision():
                 x_adv = self.attack_batch(ask, task.threat, images, task.noise)
-                seen = task.oracle.evaluate(x_adv, images.y, images.label, False)
-            parts.append([x_adv, seen.loss, ask.forwards.clone(), ask.forwards, ask.backwards])
+                seen = ask.evaluate_uncounted(x_adv, every)
             fooled += int(seen.fooled.sum())
-            self._teller(task, start + len(images.y), 0, fooled)(0)
+            self._teller(task, place.stop, 0, fooled)(0)
+            counted = (ask.forwards, ask.forwards, ask.backwards)
+            return Found(*(tensor.to(waiting.x.device) for tensor in (x_adv, seen.loss, *counted)))
+
+        parts, _ = in_parts(batch, len(waiting.x), task.batch_size)
         if not parts:
             zero = torch.zeros_like(waiting.y)
             return Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero)
-        return Found(*(torch.cat(part).to(waiting.x.device) for part in zip(*parts, strict=True)))
+        return join(*parts)
 
     def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         self._check_goal(oracle.goal)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import Engine, in_parts
 from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.problem.rows import join
 from sparsepgd.search.attack import Attack, Found, Task
 from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
@@ -27,8 +29,6 @@ ENOUGH = 0.9  # of what bf16 sees
 @dataclass(frozen=True, eq=False)
 class Stepwise(Attack, Generic[S]):
     """An attack is its start, its proposal and its update; its state S is a dataclass of tensors."""
-
-    needs_gradient: ClassVar[bool] = True
 
     @abstractmethod
     def start(self, threat: Threat, images: Images, noise: Noise) -> S:
@@ -76,15 +76,18 @@ class Stepwise(Attack, Generic[S]):
         if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
             return engine
         bf16 = dataclasses.replace(engine, precision="bf16")
-        return engine if self._seen_by(engine, task) >= ENOUGH * self._seen_by(bf16, task) else bf16
+        return engine if self._usable(engine, task) >= ENOUGH * self._usable(bf16, task) else bf16
 
-    def _seen_by(self, engine: Engine, task: Task) -> int:
-        """Of a few clean images: losses that are finite and values of the gradient that are not 0."""
+    def _usable(self, engine: Engine, task: Task) -> int:
+        """How many numbers a search could use, of those that the model says of a few clean images under this engine:
+        losses that are finite and, of these images, entries of the gradient that are not 0; both in one count."""
         oracle, device = task.oracle, task.threat.kernel.device
-        sample = [part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label)]
+        x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
         with dataclasses.replace(engine, compile=False).running(oracle.model, device) as model:
             quick = dataclasses.replace(oracle, model=model, scale=engine.scale)
-            seen = quick.evaluate(sample[0], sample[1], sample[2], self.needs_gradient)
+            ask = partial(quick.evaluate, gradient=self.needs_gradient)
+            parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
+        seen = join(*parts)
         finite = seen.loss.isfinite()
         g = seen.gradient[finite] if seen.gradient is not None else finite.new_zeros(0)
         return int(finite.sum()) + int((g != 0).sum())

@@ -58,7 +58,10 @@ class Budget:
                     f"allowed mask of {tuple(self.allowed.shape)} for images of {height}x{width}; "
                     "use (H, W) or (B, H, W) of the same size"
                 )
-            _check_usable(self, threat)
+            if self.k > (fewest := threat.groups):
+                raise BudgetError(
+                    f"k={self.k} {self.pattern.unit}, but only {fewest} touch the allowed mask; use k <= {fewest}"
+                )
         return threat
 
     def _sliding(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
@@ -111,6 +114,13 @@ class Threat:
     def pointwise(self) -> bool:
         """Whether a group is one point, so that the group grid is the image itself."""
         return self.kernel.numel() == 1 and self.tables is None
+
+    @property
+    def groups(self) -> int:
+        """How many groups can be chosen: those that touch an allowed pixel, in the image where they are fewest."""
+        allowed = self.budget.allowed
+        masks = self.masks(len(allowed) if allowed is not None and allowed.dim() == 3 else 1)
+        return math.prod(self.grid) if masks is None else int(masks[1].flatten(1).sum(1).min())
 
     @property
     def incidence(self) -> tuple[Tensor, ...]:
@@ -177,7 +187,7 @@ class Threat:
         half of an integer no two are equal, and every device chooses alike. The order among equals is no
         detail: saturated scores tie, and drawing lots instead costs much strength (docs/deviations.md, h).
         """
-        flat = score.flatten(1)
+        flat = score.flatten(1).abs()  # -0.0 has the sign bit, and would win
         place = torch.arange(flat.shape[1], device=flat.device)
         rank = (flat.view(torch.int32).long() << 32) - place
         if usable is not None:
@@ -221,9 +231,10 @@ class Threat:
         return pixels, usable.expand(count, *self.grid)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _resolved(budget: Budget, shape: tuple[int, int, int], device: torch.device) -> Threat:
-    """Kept, so that a step which is recorded does not bring the kernel to the device again."""
+    """Kept, so that a step which is recorded does not bring the kernel to the device again; a few only, because
+    budgets and their masks stay alive with them."""
     return budget._resolve(shape, device)
 
 
@@ -248,15 +259,3 @@ def _check_allowed(allowed: Tensor) -> None:
     if bool(empty.any()):
         where = "" if allowed.dim() == 2 else f" for image {int(empty.nonzero()[0])}"
         raise AllowedError(f"the allowed mask is empty{where}: no pixel may change; leave it out or open it")
-
-
-def _check_usable(budget: Budget, threat: Threat) -> None:
-    assert budget.allowed is not None
-    count = len(budget.allowed) if budget.allowed.dim() == 3 else 1
-    masks = threat.masks(count)
-    assert masks is not None
-    fewest = int(masks[1].flatten(1).sum(1).min())
-    if budget.k > fewest:
-        raise BudgetError(
-            f"k={budget.k} {budget.pattern.unit}, but only {fewest} touch the allowed mask; use k <= {fewest}"
-        )

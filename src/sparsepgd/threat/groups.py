@@ -107,8 +107,8 @@ def _sums(values: Tensor, table: Tensor) -> Tensor:
 
 def _checked(number: int, indices: Iterable[int]) -> tuple[int, ...]:
     found = list(indices)
-    if odd := next((one for one in found if isinstance(one, bool) or not isinstance(one, int) or one < 0), None):
-        raise PatternError(f"group {number} holds {odd!r}; expected indices 0, 1, 2, ...")
+    if odd := [one for one in found if isinstance(one, bool) or not isinstance(one, int) or one < 0]:
+        raise PatternError(f"group {number} holds {odd[0]!r}; expected indices 0, 1, 2, ...")
     if not found:
         raise PatternError(f"group {number} is empty; leave it out")
     index, times = Counter(found).most_common(1)[0]

@@ -82,12 +82,12 @@ class Patches(Pattern):
     """Rectangles: ``Patches(3)`` is 3x3, ``Patches(3, 5)`` has height 3 and width 5. They may overlap."""
 
     height: int
-    width: int = 0  # 0: as high as wide
+    width: int = None  # type: ignore[assignment]  # None: as wide as high
 
     unit: ClassVar[str] = "patches"
 
     def __post_init__(self) -> None:
-        if self.width == 0:
+        if self.width is None:
             object.__setattr__(self, "width", self.height)
         if self.height < 1 or self.width < 1:
             raise PatternError(f"a patch of {self.height}x{self.width}; height and width must be at least 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -18,7 +18,7 @@ from sparsepgd.search import SparsePGD
 from sparsepgd.search.loop import Images, Waiting
 from sparsepgd.search.noise import Noise, signed
 from sparsepgd.search.recorded import Recorded
-from sparsepgd.threat import Budget, Patches
+from sparsepgd.threat import Budget, Patches, Pattern
 from sparsepgd.training.data import Batch
 from sparsepgd.training.dense import DensePGD
 from sparsepgd.training.settings import Settings
@@ -38,13 +38,14 @@ def adversary(wanted: Settings, shape: tuple[int, int, int]) -> Adversary:
         return lambda model, batch, iteration: dense.perturb(
             model, batch.x, batch.y, seed=wanted.seed_for("attack", iteration), index=batch.rows
         )
-    return SparseAdversary(wanted, training_budget(wanted, shape))
+    patterns: list[Pattern] = [Patches(side) for side in wanted.multi_size] or [wanted.budget.pattern]
+    return SparseAdversary(wanted, [training_budget(wanted, shape, pattern) for pattern in patterns])
 
 
-def training_budget(wanted: Settings, shape: tuple[int, int, int]) -> Budget:
+def training_budget(wanted: Settings, shape: tuple[int, int, int], pattern: Pattern) -> Budget:
     """Multi-eps: the training adversary has several times the groups of the tested one, as far as there are any."""
-    grid = wanted.budget.resolve(shape).grid
-    return replace(wanted.budget, k=min(wanted.multi_eps * wanted.budget.k, grid[0] * grid[1] * grid[2]))
+    tested = replace(wanted.budget, pattern=pattern)
+    return replace(tested, k=min(wanted.multi_eps * tested.k, tested.resolve(shape).groups))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class SparseAdversary:
     """
 
     wanted: Settings
-    budget: Budget
+    budgets: Sequence[Budget]  # one for each size of patches, or one
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
     def __call__(self, model: nn.Module, batch: Batch, iteration: int) -> Tensor:
@@ -84,10 +85,8 @@ class SparseAdversary:
 
     def attack(self, iteration: int) -> SparsePGD | PGD0 | LOAP:
         """That of an iteration: the side of its patches and its backward function may change."""
-        wanted, budget = self.wanted, self.budget
-        if wanted.multi_size:
-            draw = wanted.seed_for("size", iteration) % len(wanted.multi_size)
-            budget = replace(budget, pattern=Patches(wanted.multi_size[draw]))
+        wanted = self.wanted
+        budget = self.budgets[wanted.seed_for("size", iteration) % len(self.budgets)]
         if wanted.kind.adversary == "pgd0":
             return PGD0(budget, wanted.steps, early_stop=wanted.early_stop)
         if wanted.kind.adversary == "loap":  # the pace is that of its authors

@@ -23,6 +23,7 @@ from sparsepgd.extras import needs
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.search.noise import signed
 from sparsepgd.threat import Budget
 from sparsepgd.training import data as sources
 from sparsepgd.training import state as states
@@ -42,7 +43,7 @@ class Trained:
 
     model: nn.Module
     settings: Settings
-    curves: dict[str, list[float]]  # one value an epoch: loss, attacked, lr, clean, robust, seconds
+    curves: states.Curves  # one value an epoch: loss, attacked, lr, clean, robust, seconds
     notices: tuple[str, ...]
     seconds: float
 
@@ -63,7 +64,8 @@ def train(
     save_seconds: float = 30.0,
     **options: Any,
 ) -> Trained:
-    """Train the model, in place and where it is, to withstand `budget`: 20 pixels, left out.
+    """Train the model, in place and where it is, to withstand `budget`: 20 pixels, left out (or all, if there are
+    fewer and the method does not train against them).
 
     `data`: a pair (x, y), a Dataset or a DataLoader. `method`: one of `training.METHODS`, with +s, +n or +sn for
     soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to watch the training by;
@@ -81,6 +83,8 @@ def train(
         images = sources.images(data, wanted, device)
         classes = _examined(model, images, logits)
         wanted = replace(wanted, augment=wanted.augment or sources.default_augment(images.shape))
+        if budget is None and not wanted.sparse:
+            wanted = replace(wanted, budget=Budget(k=min(wanted.budget.k, images.shape[1] * images.shape[2])))
         run = _run(model, images, wanted, validation, classes, logits, team, progress)
         if out is None:
             run.go_on(lambda: None)
@@ -126,7 +130,9 @@ def _run(
     if wanted.ema is not None:  # after Mixed, which may lay out the weights anew
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, wanted.kind.trades, wanted.lam, wanted.soft_momentum, team)
-    threat = training_budget(wanted, shape).resolve(shape, device)
+    threat = None
+    if wanted.noise:
+        threat = training_budget(wanted, shape, wanted.budget.pattern).resolve(shape, device)
     run = Run(
         wanted, images, rows, state, mixed, team.shared(objective, device), adversary(wanted, shape), threat,
         None, team, progress if team.first else None,
@@ -170,6 +176,8 @@ def _device(model: nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     if first is None or not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{type(model).__name__} has no parameter that can be trained; use requires_grad_(True)")
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ModelError(f"{type(model).__name__} was built under torch.inference_mode; build it outside to train it")
     return first.device
 
 
@@ -190,7 +198,7 @@ def _borrowed_torch(device: torch.device, wanted: Settings) -> Iterator[None]:
         if wanted.compile:  # a model is compiled three times, and one process may train several
             patch: Any = torch._dynamo.config.patch
             stack.enter_context(patch(recompile_limit=64))
-        torch.manual_seed(wanted.seed)
+        torch.manual_seed(signed(wanted.seed))
         torch.backends.cudnn.benchmark = True
         try:
             yield
@@ -227,8 +235,8 @@ class _Keeper:
         if not self.run.team.first:
             return
         if self.writer is not None:
-            for name, values in state.curves.items():
-                self.writer(name, values[-1], state.epoch)
+            for name, value in state.latest.items():
+                self.writer(name, value, state.epoch)
         if state.epoch == self.run.wanted.epochs or time.monotonic() - self.saved >= self.seconds:
             states.save(self.folder / CHECKPOINT, state, self.configuration)
             self.record(finished=False)

@@ -70,7 +70,10 @@ def zoo_entry(
         hardware=identity.environment(device)["hardware"],
         torch_version=torch.__version__,
         training_seconds=round(trained.seconds, 1),
-        curves={key: [round(value, 5) for value in values] for key, values in trained.curves.items()},
+        curves={
+            key: [None if value is None else round(value, 5) for value in values]
+            for key, values in trained.curves.items()
+        },
         **figures,
     )
     atomic.write(folder / f"{name}.safetensors", weights)

@@ -41,7 +41,7 @@ class Run:
     model: nn.Module  # what the adversary attacks: the network in its precision, compiled if asked for
     objective: nn.Module  # what is trained; with several workers it shares its gradients
     adversary: Adversary
-    threat: Threat  # of the training adversary, for the noise
+    threat: Threat | None  # of the training adversary, if there is to be noise
     watch: Watch | None
     team: Team
     progress: Progress | None
@@ -81,7 +81,7 @@ class Run:
         self.objective.train()
         for batch in self.images.batches(order, self.batch, wanted.seed_for("loader", state.epoch)):
             x = augmented(batch, wanted.augment or "none", wanted.seed_for("augment", state.epoch))
-            if wanted.noise:
+            if self.threat is not None:
                 seed = wanted.seed_for("noise", state.epoch)
                 x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, seed)
             x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration)
@@ -92,8 +92,7 @@ class Run:
                 soft.put(batch.rows, t)
             total += torch.stack([loss.detach().double(), right.double() / self.batch])
             if self.progress is not None:
-                latest = {name: values[-1] for name, values in state.curves.items()}
-                self.progress(state.iteration, wanted.epochs * self.batches, latest)
+                self.progress(state.iteration, wanted.epochs * self.batches, state.latest)
         if soft is not None:
             soft.share(self.team)
         mean, attacked = (self.team.sum(total) / self.batches / self.team.world).tolist()
@@ -133,14 +132,16 @@ class Run:
         )
 
     def note(self, row: Mapping[str, float]) -> None:
-        """A value for each curve; what was not watched in this epoch keeps its last one."""
+        """A value for each curve; what was not watched in this epoch keeps its last one, and has None before the
+        first."""
         curves, done = self.state.curves, self.state.epoch
         for name in dict.fromkeys((*row, *curves)):
-            values = curves.setdefault(name, [row[name]] * (done - 1) if name in row else [])
-            values.append(row.get(name, values[-1] if values else math.nan))
+            values = curves.setdefault(name, [None] * (done - 1))
+            values.append(row[name] if name in row else values[-1])
         self.state.seconds += row["seconds"]
-        sparse = self.wanted.kind.adversary in ("spgd", "pgd0", "loap")
-        alarm = catastrophic(curves, len(self.watch.images)) if sparse and self.watch is not None else None
+        alarm = None
+        if self.wanted.sparse and self.watch is not None and "robust" in row:
+            alarm = catastrophic(curves, len(self.watch.images))
         if alarm is not None and not any(notice.startswith("catastrophic") for notice in self.state.notices):
             self.say(alarm)
 

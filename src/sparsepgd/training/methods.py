@@ -49,8 +49,8 @@ ADDITIONS: dict[str, dict[str, Any]] = {
 
 def method(name: str) -> Method:
     """``strades``, or with additions ``strades+s``, ``strades+n``, ``strades+sn``: S soft targets, N sparse noise."""
-    base, _, more = name.lower().partition("+")
-    if base not in METHODS or (more and more not in ADDITIONS) or name.endswith("+"):
+    base, plus, more = str(name).lower().partition("+")
+    if base not in METHODS or (plus and more not in ADDITIONS):
         raise UnsupportedError(
             f"method {name!r}; use one of {', '.join(METHODS)}, and for soft targets and noise add +s, +n or +sn"
         )

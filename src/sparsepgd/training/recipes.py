@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.training.settings import Settings
+from sparsepgd.training.settings import KINDS, of_kind
 
-SOURCES = ("data", "model", "size", "k", "pattern", "eps")  # what a recipe says besides fields of Settings
-KNOWN = (*SOURCES, *(field.name for field in fields(Settings) if field.name != "budget"))
+SOURCES = {"data": str, "model": str, "size": int, "k": int, "pattern": str, "eps": Any}  # besides fields of Settings
+KNOWN = {**SOURCES, **{name: kind for name, kind in KINDS.items() if name != "budget"}}
 QUICK = {"schedule": "one-cycle", "clip": 1.0}
 STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
     "digits": {"model": "digits_resnet", "k": 3, "multi_eps": 3, "epochs": 20, "batch": 100, "lr": 0.1, **QUICK},
@@ -34,21 +33,22 @@ def read(path: str | Path) -> dict[str, Any]:
     """The values of a recipe, each known by name."""
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error.strerror}; use one of the files in recipes/") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SourceError(f"{path} is no recipe: {error}") from None
     return _checked(values, str(path))
 
 
 def assignments(words: Sequence[str]) -> dict[str, Any]:
-    """``lam=6`` and so on, with values as TOML writes them; text needs no quotes."""
+    """``lam=6`` and so on, with values as TOML writes them, or True and False; text needs no quotes."""
     values: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")
+        value = {"True": "true", "False": "false"}.get(value, value)
         try:
             values[name] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -59,4 +59,5 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     if wrong := [name for name in values if name not in KNOWN]:
         raise UnsupportedError(f"{where} has no use for {wrong[0]!r}; known are {', '.join(KNOWN)}")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    kinds = {name: kind for name, kind in KNOWN.items() if kind is not Any}
+    return {name: of_kind(name, value, kinds[name]) if name in kinds else value for name, value in values.items()}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.threat import Budget, Patches
@@ -14,6 +17,13 @@ Gradient = Literal["random", "alternating", "unprojected", "projected"]
 Mode = Literal["T", "F"]
 Augment = Literal["crop+flip", "crop", "none"]
 ScheduleName = Literal["paper", "one-cycle", "constant"]
+LEAST: dict[str, float] = {
+    **dict.fromkeys(("epochs", "batch", "steps", "multi_eps", "tolerance", "watch_every"), 1),
+    **dict.fromkeys(("weight_decay", "lam", "held_out", "watch_steps", "loader_workers"), 0),
+}
+POSITIVE = ("lr", "clip", "alpha", "beta", "radius")
+SHARES = ("momentum", "ema", "soft_from", "soft_momentum")
+WORDS: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text", Budget: "a Budget"}
 
 
 @dataclass(frozen=True)
@@ -61,26 +71,26 @@ class Settings:
     loader_workers: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch", 1), ("steps", 1), ("multi_eps", 1), ("watch_every", 1)):
-            if getattr(self, name) < least:
-                raise UnsupportedError(f"{name}={getattr(self, name)}; use at least {least}")
-        for name in ("lr", "clip", "tolerance", "alpha", "beta", "radius"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
+        for name, kind in KINDS.items():
+            object.__setattr__(self, name, of_kind(name, getattr(self, name), kind))
+        for name, least in LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise UnsupportedError(f"{name}={value}; use at least {least}")
+        for name in POSITIVE:
+            if (value := getattr(self, name)) is not None and value <= 0:
                 raise UnsupportedError(f"{name}={value}; expected a number larger than 0")
-        for name in ("momentum", "ema", "soft_from", "soft_momentum"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
+        for name in SHARES:
+            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
                 raise UnsupportedError(f"{name}={value}; expected a share from 0 to 1")
-        for name, kind in (("gradient", Gradient), ("mode", Mode), ("augment", Augment), ("schedule", ScheduleName)):
-            if getattr(self, name) not in (*get_args(kind), *([None] if name == "augment" else [])):
-                words = ", ".join(map(repr, get_args(kind)))
-                raise UnsupportedError(f"{name}={getattr(self, name)!r}; use one of {words}")
         self._check_sense()
 
     def _check_sense(self) -> None:
         """What is asked for must be used."""
         found = self.kind
+        if self.nesterov and not self.momentum:
+            raise UnsupportedError("nesterov=True with momentum=0; use a momentum larger than 0, or nesterov=False")
+        if self.radius is None and found.adversary in ("linf", "l2", "l1"):
+            raise UnsupportedError(f"radius=None with {self.method!r}; expected a number larger than 0")
         if self.mode == "F" and not (found.trades and found.adversary == "spgd"):
             raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
         if self.near and found.adversary != "spgd":
@@ -91,6 +101,8 @@ class Settings:
             )
         if not all(0 < value <= 1 for value in self.near):
             raise UnsupportedError(f"near={self.near}; expected shares of eps, larger than 0 and at most 1")
+        if not all(side >= 1 for side in self.multi_size):
+            raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
             raise UnsupportedError(f"multi_size with {self.budget}; it needs a pattern of patches, e.g. Patches(5)")
         if self.budget.allowed is not None and self.budget.allowed.dim() == 3:
@@ -100,9 +112,35 @@ class Settings:
     def kind(self) -> Method:
         return method(self.method)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether the adversary is one of `budget`."""
+        return self.kind.adversary in ("spgd", "pgd0", "loap")
+
     def seed_for(self, purpose: str, number: int = 0) -> int:
         """A seed of its own for every purpose and every epoch or iteration."""
         return int.from_bytes(hashlib.sha256(f"{self.seed}/{purpose}/{number}".encode()).digest()[:7], "big")
+
+
+def of_kind(name: str, value: Any, kind: Any) -> Any:
+    """The value, if it is of the type of the field; a list, or one alone, stands for a tuple."""
+    parts = get_args(kind)
+    if NoneType in parts:
+        return None if value is None else of_kind(name, value, parts[0])
+    if get_origin(kind) is Literal:
+        if value not in parts:
+            raise UnsupportedError(f"{name}={value!r}; use one of {', '.join(map(repr, parts))}")
+        return value
+    if get_origin(kind) is tuple:
+        return tuple(of_kind(name, one, parts[0]) for one in (value if isinstance(value, list | tuple) else [value]))
+    wide = {int: Integral, float: Real}.get(kind, kind)  # numpy's are taken too
+    right = isinstance(value, wide) and isinstance(value, bool) == (kind is bool)
+    if not right or (kind is float and not math.isfinite(value)):
+        raise UnsupportedError(f"{name}={value!r}; expected {WORDS[kind]}")
+    return kind(value) if wide is not kind else value
+
+
+KINDS: dict[str, Any] = get_type_hints(Settings)
 
 
 def settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.evaluation import atomic, identity
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
 
-VERSION = 1
+VERSION = 2  # 1: the pattern was written as it prints
 Plain = dict[str, Any]
+Curves = dict[str, list[float | None]]  # one value an epoch; None: before the first measured one
 
 
 @dataclass(eq=False)
@@ -36,13 +37,18 @@ class State:
     iteration: int = 0
     patience: int = 3  # how often a run may still be taken back after NaN
     brake: float = 1.0  # on the learning rate, after NaN
-    curves: dict[str, list[float]] = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The last value of each curve."""
+        return {name: value for name, (*_, value) in self.curves.items() if value is not None}
 
     @cached_property
     def live(self) -> list[Tensor]:
@@ -139,7 +145,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         kept = torch.load(path, map_location=state.device, weights_only=True)
         version, before = kept["version"], kept["configuration"]
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise SourceError(f"{path} is no checkpoint: {reason}; delete it or choose another --out") from None
     if version != VERSION:
         raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
@@ -154,7 +160,7 @@ def configuration(wanted: Settings, network: nn.Module, data: Plain, names: dict
     """What makes a run the same run, as plain values. Fresh weights may differ: a checkpoint replaces them."""
     budget = wanted.budget
     allowed = None if budget.allowed is None else identity.digest(budget.allowed)
-    rules = {"k": budget.k, "pattern": repr(budget.pattern), "eps": budget.eps, "allowed": allowed}
+    rules = {"k": budget.k, "pattern": identity._plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(wanted).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     structure = hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()

@@ -52,27 +52,30 @@ class Watch:
 
 
 def watch(wanted: Settings, images: Resident, size: int, team: Team) -> Watch:
-    """Under the tested budget."""
+    """Under the tested budget; one that does not fit the images is refused here."""
+    if wanted.watch_steps:
+        wanted.budget.resolve(images.shape)
     steps = max(wanted.watch_steps, 1)
     attacks = SparsePGD(wanted.budget, steps, "unprojected"), SparsePGD(wanted.budget, steps, "projected")
     return Watch(images, attacks if wanted.watch_steps else (), size, team)
 
 
-def catastrophic(curves: Mapping[str, Sequence[float]], images: int) -> str | None:
+def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> str | None:
     """The alarm: accuracy under the training attack rises while accuracy under the stronger one falls.
 
     Compared are the last epoch and the one with the best accuracy under the stronger attack, which must differ by
     more than the chance of so few images.
     """
-    robust, attacked = curves.get("robust", ()), curves["attacked"]
-    if not robust:
+    pairs = enumerate(zip(curves["attacked"], curves.get("robust", ()), strict=False), 1)
+    seen = [(epoch, a, r) for epoch, (a, r) in pairs if a is not None and r is not None]
+    if not seen:
         return None
-    best = max(range(len(robust)), key=lambda epoch: robust[epoch])
-    fall, rise = robust[best] - robust[-1], attacked[-1] - attacked[best]
-    if fall < max(FALL, 1.5 / math.sqrt(images)) or rise < RISE:
+    best, attacked, robust = max(seen, key=lambda one: one[2])
+    _, now_attacked, now_robust = seen[-1]
+    if robust - now_robust < max(FALL, 1.5 / math.sqrt(images)) or now_attacked - attacked < RISE:
         return None
     return (
-        f"catastrophic overfitting: since epoch {best + 1} accuracy under the training attack rose from "
-        f"{attacked[best]:.1%} to {attacked[-1]:.1%}, under the stronger one on held-out images it fell from "
-        f"{robust[best]:.1%} to {robust[-1]:.1%}; use soft targets and noise (+sn), more steps or a lower lr"
+        f"catastrophic overfitting: since epoch {best} accuracy under the training attack rose from "
+        f"{attacked:.1%} to {now_attacked:.1%}, under the stronger one on held-out images it fell from "
+        f"{robust:.1%} to {now_robust:.1%}; use soft targets and noise (+sn), more steps or a lower lr"
     )

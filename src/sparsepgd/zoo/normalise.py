@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import ShapeError, UnsupportedError
 from sparsepgd.zoo.networks import CIFAR10_MEAN, CIFAR10_STD
 
 
@@ -68,4 +68,6 @@ class Normalised(nn.Module):
         self.training = model.training
 
     def forward(self, x: Tensor) -> Any:
+        if len(self.mean) > 1 and x.shape[1] != len(self.mean):  # one channel would be spread over three
+            raise ShapeError(f"images of shape {tuple(x.shape)}; the model is normalised for {len(self.mean)} channels")
         return self.model((x - self.mean) / self.std)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.zoo.networks import digits_resnet, preact_resnet18, small_preact_resnet, wide_resnet28_10
 from sparsepgd.zoo.places import FULL_SIZE, VARIABLE, Place, package, places
 from sparsepgd.zoo.resnet import resnet18, resnet34, vgg11
@@ -54,7 +54,7 @@ class Card:
     clean_accuracy: float
     measured: str  # on which images, how
     robust_accuracy: dict[str, float] = field(default_factory=dict)  # by attack
-    curves: dict[str, list[float]] = field(default_factory=dict)  # one value an epoch
+    curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -131,7 +131,7 @@ def load(name: str, folder: Traversable | None = None) -> nn.Module:
         network = ARCHITECTURES[about.architecture](**about.arguments)
         network.load_state_dict(load_tensors(data))
     except (TypeError, RuntimeError, UnsupportedError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise SourceError(f"the weights of {name} do not fit its card: {reason}; make both again") from error
     return network.eval()
 

@@ -1,0 +1,126 @@
+"""What all commands share: names are printed as they are, and images that do not fit are refused."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sparsepgd.cli import app
+from sparsepgd.commands import common
+from sparsepgd.commands.common import counted, out
+from sparsepgd.errors import ModelError, ShapeError, SourceError, UnsupportedError
+
+MODEL = """
+from sparsepgd import Source, zoo
+def odd(): return Source("net[/red]", zoo.load("small-plain"), tuple(f"class[/b]{i}" for i in range(10)), 32)
+"""
+GREY = """
+import torch
+from torch import nn
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+"""
+
+
+def spgd(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_brackets_in_names_of_folders_models_and_classes_are_printed_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.py").write_text(MODEL)
+    for folder in ("r[/b]", "r[b]c"):
+        said = spgd("evaluate", "--model", "m.py:odd", "-n", 2, "--steps", 1, "--out", folder)
+        assert f"records in {folder}\n" in said
+        assert Path(folder).is_dir()
+        assert "net[/red]" in said
+    assert "class[/b]" in spgd("attack", "bundled:3", "--model", "m.py:odd")
+    assert "net[/red]" in spgd("compare", "--model", "m.py:odd", "-n", 2, "--attack", "spgd", "--equal-cost", 10)
+
+
+def test_numbers_are_not_coloured_and_nothing_is_markup() -> None:
+    with out.capture() as seen:
+        out.print("[red]3[/red] :smile:")
+    assert seen.get() == "[red]3[/red] :smile:\n"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "bench"])
+def test_images_that_do_not_fit_the_model_are_refused_in_words(command: str, tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(GREY)
+    words = ("-n", 2, "--model", f"{tmp_path / 'm.py'}:net", *(("--no-save",) if command == "evaluate" else ()))
+    with pytest.raises(ModelError, match=r"images of shape \(\d, 3, 32, 32\): RuntimeError: Given groups=1"):
+        spgd(command, *words)
+    for channels in (1, 4):
+        np.savez(tmp_path / "d.npz", x=np.zeros((2, channels, 32, 32), np.uint8), y=[0, 1])
+        with pytest.raises(ShapeError, match=rf"images of shape \(\d, {channels}, 32, 32\); this network takes 3"):
+            spgd(command, "--model", "small-plain", "--data", f"npz:{tmp_path / 'd.npz'}", "-n", 2)
+
+
+def test_a_picture_is_read_as_grey_for_a_model_of_one_channel(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(GREY)
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "a.png")
+    words = ("--model", f"{tmp_path / 'm.py'}:net", "--k", 40, "--out", tmp_path / "b.png")
+    assert "verified on the file" in spgd("attack", tmp_path / "a.png", *words)
+    with Image.open(tmp_path / "b.png") as written:
+        assert written.mode == "L"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "--steps", "0"),
+        ("bench", "-n", "0"),
+        ("bench", "--queries", "0"),
+        ("bench", "--batch-size", "0"),
+        ("evaluate", "--batch-size", "-1"),
+        ("evaluate", "--size", "0"),
+        ("evaluate", "-n", "0"),
+        ("compare", "--size", "-1"),
+        ("attack", "bundled:0", "--queries", "0"),
+        ("detect", "d", "--model", "m.pt", "--batch-size", "0"),
+    ],
+)
+def test_counts_below_one_are_refused(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{words[-2]}'" in done.output
+
+
+@pytest.mark.parametrize("command", ["attack", "compare", "bench", "detect"])
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    needed = {"attack": ("bundled:0",), "detect": (tmp_path,)}.get(command, ())
+    words = (command, *needed, "--model", "no model at all", "--out", tmp_path / "file" / "out.json")
+    with pytest.raises(SourceError, match=r"cannot be written: .*; choose another --out"):
+        spgd(*words)
+
+
+def test_the_plot_of_a_bench_does_not_take_the_place_of_its_record(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"is the place of the plot; name the record, FILE\.json"):
+        spgd("bench", "--out", tmp_path / "a.png")
+
+
+def test_one_of_a_thing_is_counted_without_an_s() -> None:
+    assert (counted(1, "image"), counted(2, "image")) == ("1 image", "2 images")
+    said = spgd("evaluate", "--model", "small-plain", "-n", 1, "--steps", 1, "--no-save")
+    assert "1 image of bundled" in said
+
+
+def test_the_progress_bar_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=80, markup=False, emoji=False, highlight=False)
+    monkeypatch.setattr(common, "err", terminal)
+    with common.progress("net[/red], {spgd}", quiet=False) as report:
+        report(1, 2, 1)
+    assert "net[/red], {spgd}" in screen.getvalue()

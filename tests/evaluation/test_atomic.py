@@ -1,0 +1,25 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparsepgd.errors import SourceError
+from sparsepgd.evaluation import atomic
+
+
+def test_a_place_is_checked_without_leaving_anything_but_its_folder(tmp_path: Path) -> None:
+    atomic.check(tmp_path / "a" / "b" / "file.json")
+    assert [str(one.relative_to(tmp_path)) for one in sorted(tmp_path.rglob("*"))] == ["a", "a/b"]
+    (tmp_path / "old").write_text("old")
+    atomic.check(tmp_path / "old")
+    assert (tmp_path / "old").read_text() == "old"
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, reason in ((tmp_path / "file" / "x", "(Not a directory|File exists)"), (tmp_path, "Is a directory")):
+        with pytest.raises(SourceError, match=f"cannot be written: {reason}; choose another --out"):
+            atomic.check(path)
