@@ -20,6 +20,7 @@ from sparsepgd.adapters import Outside
 from sparsepgd.cli import app
 from sparsepgd.errors import MissingPackageError, NoGradientError, UnsupportedError
 from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.audit import audit
 
 QUICK = {  # one or two attacks of each package, with a number of steps if they take one
     "foolbox:L0FMNAttack": 20,
@@ -150,7 +151,7 @@ def test_a_run_in_a_folder_is_read_again_and_told_from_another(tmp_path: Path) -
     record = runs.run(tmp_path, attack, model, (x, y))
     assert record.configuration["attack"]["settings"] == {"gamma": 0.1}
     assert runs.run(tmp_path, attack, model, (x, y)).created == record.created
-    assert runs.recheck(tmp_path, model) == sum(row.fooled for row in record.rows)
+    assert audit(tmp_path, model).held == sum(row.fooled for row in record.rows)
     with pytest.raises(UnsupportedError, match=r"attack\.steps was 10, is 20"):
         runs.run(tmp_path, Outside(sp.Budget(k=12), attack.theirs, {"gamma": 0.1}, steps=20), model, (x, y))
 

@@ -22,6 +22,7 @@ from sparsepgd import baselines, zoo
 from sparsepgd.errors import RangeError, SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import chunks, runs
 from sparsepgd.evaluation.atomic import write
+from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
 from sparsepgd.evaluation.records import About, Record
@@ -504,25 +505,25 @@ def test_what_is_stored_can_be_checked_again(attack, tmp_path: Path) -> None:
     direct = attack(model, *data)
     fooled = sum(row.fooled for row in record.rows)
     assert fooled == int(direct.fooled.sum()) > 0
-    assert runs.recheck(tmp_path, model, data) == fooled
+    assert audit(tmp_path, model, data).held == fooled
     stored = load_adversarial(tmp_path)["x_adv"]
     assert stored.dtype == (torch.uint8 if attack.quantize else torch.float32)
     assert (chunks.decoded(stored, data[0]) - direct.x_adv).abs().max() < 1e-5
 
 
-def test_recheck_finds_what_does_not_hold(tmp_path: Path) -> None:
+def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
     model, data = problem()
     record = start(tmp_path)
     tight = sp.Budget(k=5)
-    assert runs.recheck(tmp_path, model, data, budget=tight) < sum(row.fooled for row in record.rows)
+    assert audit(tmp_path, model, data, budget=tight).held < sum(row.fooled for row in record.rows)
     with pytest.raises(UnsupportedError, match=r"model.sha256 was \w+\.\.\., is"):
-        runs.recheck(tmp_path, SmallConvNet(seed=1), data)
+        audit(tmp_path, SmallConvNet(seed=1), data)
     with pytest.raises(UnsupportedError, match=r"data.sha256 was \w+\.\.\., is"):
-        runs.recheck(tmp_path, model, (data[0].flip(0), data[1]))
+        audit(tmp_path, model, (data[0].flip(0), data[1]))
     pictures = tmp_path / "adversarial.safetensors"
     pictures.write_bytes(pictures.read_bytes()[:-1] + b"\x07")
     with pytest.raises(SourceError, match=r"is not the file that run.json speaks of"):
-        runs.recheck(tmp_path, model, data)
+        audit(tmp_path, model, data)
 
 
 def test_a_plain_function_is_known_by_its_name_alone(tmp_path: Path) -> None:
@@ -597,9 +598,9 @@ def test_any_object_with_the_call_shape_will_do(tmp_path: Path) -> None:
     assert record.configuration["attack"]["kind"] == "Mine"
     assert runs.run(tmp_path, Mine(), *problem()) == record
     with pytest.raises(UnsupportedError, match="names no budget; hand it over"):
-        runs.recheck(tmp_path, *problem())
+        audit(tmp_path, *problem())
     fooled = sum(row.fooled for row in record.rows)
-    assert runs.recheck(tmp_path, *problem(), budget=sp.Budget(k=6)) == fooled
+    assert audit(tmp_path, *problem(), budget=sp.Budget(k=6)).held == fooled
 
 
 def test_progress_covers_the_whole_run(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd.errors import ShapeError
 from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.autoattack import AutoAttack
 from sparsepgd.evaluation.curves import Smallest, smallest_k
 from sparsepgd.evaluation.identity import budget_of
@@ -93,8 +94,8 @@ def test_a_recorded_run_on_features_is_resumed_and_verified(tmp_path: Path) -> N
     fooled = sum(row.fooled for row in record.rows)
     assert fooled > 0
     assert record.rows == runs.run(tmp_path / "run", attack, model, (x, y), chunk=5).rows
-    assert runs.recheck(tmp_path / "run", model) == fooled
-    assert runs.recheck(tmp_path / "run", model, budget=sp.Budget(k=2, pattern=sp.Groups([[0]]))) == 0
+    assert audit(tmp_path / "run", model).held == fooled
+    assert audit(tmp_path / "run", model, budget=sp.Budget(k=2, pattern=sp.Groups([[0]]))).held == 0
     assert budget_of(record.configuration["attack"], None).pattern == GROUPS
     with pytest.raises(ShapeError, match=r"images of shape \(12, 8\)"):
         runs.run(None, sp.SparsePGD(sp.Budget(k=2), 3), model, (x, y))

@@ -15,12 +15,10 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.evaluation import identity, sanity
-from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.chunks import FINE, Task, attack_chunk, image_file
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.evaluation.folders import Folder, load_adversarial, sha256
@@ -33,7 +31,6 @@ from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import Budget
 
 CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
 ALONE = Workers()
@@ -88,22 +85,6 @@ def run(
         if isinstance(found, Record):
             return _only_read(found, _environment(task))
         return _go_on(place, task, found, size, stop, workers)
-
-
-def recheck(
-    folder: str | Path,
-    model: Model,
-    data: tuple[Tensor, Tensor] | None = None,
-    *,
-    budget: Budget | None = None,
-    batch_size: int = 64,
-    device: torch.device | str = "cpu",
-) -> int:
-    """How many of the successes that the record reports hold: read from the files, and verified afresh.
-
-    All of them should. `audit` says what else in the record is false, and what the arguments are.
-    """
-    return audit(folder, model, data, budget=budget, batch_size=batch_size, device=device).held
 
 
 def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:

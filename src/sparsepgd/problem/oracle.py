@@ -23,6 +23,7 @@ from sparsepgd.errors import (
     SparsePGDError,
     first_line,
 )
+from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.goals import Goal, LossName
 from sparsepgd.problem.precision import full_precision
 
@@ -101,18 +102,17 @@ class Oracle:
 
         Batches that do not fit the memory are halved. Here a model is asked first, so here it is said what it refuses.
         """
+
+        def part(some: slice) -> Tensor:
+            return self.logits(x[some].to(self.device)).to(x.device)
+
         try:
             with full_precision():
-                batches = (x[i : i + batch_size].to(self.device) for i in range(0, len(x), batch_size))
-                return torch.cat([self.logits(batch).to(x.device) for batch in batches])
-        except torch.OutOfMemoryError:
-            if batch_size == 1:
-                raise
-        except SparsePGDError:
+                return torch.cat(in_parts(part, len(x), batch_size)[0])
+        except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise _refused(self.model, x[:batch_size], error) from error
-        return self.answers(x, batch_size // 2)
 
 
 def check_logits(logits: Tensor) -> None:
