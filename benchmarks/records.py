@@ -9,12 +9,18 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 Record = dict[str, Any]
+Records = dict[str, Record]  # by the name of the file, without .json
 NONE: Record = {"attacks": []}
 
 
 def load(name: str) -> Record:
     record: Record = json.loads((RESULTS / f"{name}.json").read_text())
     return record
+
+
+def read(results: Path, kind: str) -> Records:
+    """All records whose name begins so."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(results.glob(f"{kind}-*.json"))}
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,19 @@ def beside_official(record: Record) -> Iterator[Pair]:
                 (statistics.mean(official[key]), statistics.mean(row[key])) for key in ("seconds", "robust")
             )
             yield Pair(attack, row["images"], seconds, left)
+
+
+def hardware(record: Record) -> str:
+    return str(record.get("hardware") or record.get("device") or "-")
+
+
+def torch_version(record: Record) -> str:
+    return str(record["torch"]).split("+")[0]
+
+
+def file_of(name: str) -> str:
+    return f"`{name}.json`"
+
+
+def listed(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) + "\n"

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, kl_div, pad
 
 from sparsepgd import Budget, SparsePGD
 from sparsepgd.evaluation.identity import hardware
-from sparsepgd.zoo import Card, load
+from sparsepgd.zoo import CIFAR10_CLASSES, Card, load
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 ARCHS = {"small": "small_preact_resnet", "prn18": "preact_resnet18"}
@@ -239,6 +239,7 @@ def main() -> None:
         hardware=hardware(device),
         torch_version=torch.__version__,
         training_seconds=seconds,
+        classes=list(CIFAR10_CLASSES),
         curves=curves,
         **measure(ema, data, args.k),
     )

@@ -13,8 +13,8 @@ import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd import options
 from sparsepgd.cli import app
-from sparsepgd.commands.compare import _line
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation.comparison import line
 from sparsepgd.evaluation.identity import hardware
 
 
@@ -65,7 +65,7 @@ def test_successes_after_too_many_passes_do_not_count() -> None:
     passes = (result.forwards + result.backwards)[result.fooled]
     assert len(passes) >= 2
     least = int(passes.min())
-    all_, few = _line("a", result, 0.0, None), _line("a", result, 0.0, least)
+    all_, few = line("a", result, 0.0), line("a", result, 0.0, least)
     assert all_.robust_accuracy == result.robust_accuracy
     assert few.robust_accuracy == 1 - int((passes == least).sum()) / 8
     assert few.forwards == all_.forwards == pytest.approx(float(result.forwards.double().mean()))

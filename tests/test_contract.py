@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
-from sparsepgd.threat.norms import group_l0
+from promises import broken, left_behind
 
 BUDGETS = [
     sp.Budget(k=3),
@@ -46,30 +48,8 @@ def test_results_are_within_budget_aligned_and_true(name: str, budget: sp.Budget
     y[batch // 2] = (y[batch // 2] + batch // 7) % 5  # in the batch of seven one is wrong from the start
     attack = ATTACKS[name](budget)
     result = attack(model, x, y, seed=1)
-
-    assert result.x_adv.shape == x.shape
-    assert result.x_adv.dtype == x.dtype
-    changed = result.x_adv != x
-    assert bool((group_l0(changed, budget.pattern) <= budget.k).all())
-    assert torch.equal(group_l0(changed, budget.pattern), result.groups)
-    assert torch.equal(changed.any(1).flatten(1).sum(1), result.l0)
-    assert float(result.x_adv.min()) >= 0
-    assert float(result.x_adv.max()) <= 1
-    assert float((result.x_adv.double() - x.double()).abs().max()) <= budget.eps + 1e-7 * attack.quantize
-    if budget.allowed is not None:
-        assert not bool((changed.any(1) & ~budget.allowed).any())
-
-    with torch.no_grad():
-        said = model(result.x_adv).argmax(1)
-    right = labelled(model, x) == y
-    assert torch.equal(result.clean_correct, right)
-    assert torch.equal(result.fooled, right & (said != y))
-    assert torch.equal(result.prediction, said)
-    assert torch.equal(result.x_adv[~right], x[~right])
-    assert result.robust_accuracy == pytest.approx(float((right & ~result.fooled).float().mean()))
-    assert [b is not None for b in result.broken_by] == result.fooled.tolist()
+    assert broken(attack, result, model, x, y) == []
     assert bool((result.steps <= 12).all())
-    assert bool((result.forwards[~right] == 0).all())
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -79,16 +59,7 @@ def test_model_and_random_state_are_untouched(name: str) -> None:
     model.train()
     model.net[1].eval()  # one layer in another mode than the rest
     model.net[0].weight.requires_grad_(False)
-    modes = [module.training for module in model.modules()]
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    random = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    ATTACKS[name](sp.Budget(k=3))(model, x, y)
-    assert [module.training for module in model.modules()] == modes
-    assert [p.requires_grad for p in model.parameters()] == [False] + [True] * (len(list(model.parameters())) - 1)
-    assert all(p.grad is None for p in model.parameters())
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random[0])
-    assert (np.random.get_state()[1] == random[1]).all()  # noqa: NPY002
+    assert left_behind(ATTACKS[name](sp.Budget(k=3)), model, x, y) == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -118,3 +89,45 @@ def test_targeted_goals_are_reached_as_stated(name: str, accept: str) -> None:
         said = model(result.x_adv).argmax(1)
     assert torch.equal(result.fooled, said == target if accept == "target" else said != y)
     assert bool(result.fooled.any()) or not attack.needs_gradient  # a few queries of a black box need not do
+
+
+@pytest.mark.parametrize(
+    ("lie", "promise"),
+    [
+        (lambda result, x: {"x_adv": 1 - x}, "at most k groups change"),
+        (lambda result, x: {"x_adv": 1 - x}, "no value changes by more than eps"),
+        (lambda result, x: {"x_adv": 1 - x}, "only allowed pixels change"),
+        (lambda result, x: {"x_adv": 1 - x}, "what is wrong from the start stays as it is"),
+        (lambda result, x: {"x_adv": result.x_adv.double()}, "x_adv has the shape and the type of x"),
+        (lambda result, x: {"x_adv": result.x_adv + 2 * (result.x_adv != x)}, "x_adv lies in [0, 1]"),
+        (lambda result, x: {"x_adv": (result.x_adv + x) / 2}, "quantized values are on the 8-bit grid"),
+        (lambda result, x: {"groups": result.groups - 1}, "groups are the fewest that cover the change"),
+        (lambda result, x: {"l0": result.l0 + 1}, "l0 counts the changed pixels"),
+        (lambda result, x: {"fooled": ~result.fooled}, "fooled is right before and wrong after"),
+        (lambda result, x: {"clean_correct": ~result.clean_correct}, "clean_correct is what the model says of x"),
+        (lambda result, x: {"prediction": result.prediction + 1}, "prediction is what the model says of x_adv"),
+        (lambda result, x: {"forwards": result.forwards + 1}, "what is wrong from the start is not searched"),
+        (lambda result, x: {"broken_by": ("another",) * len(x)}, "broken_by names the attack of the fooled"),
+    ],
+)
+def test_a_result_that_breaks_a_promise_is_told_so(lie: Callable[..., dict[str, Any]], promise: str) -> None:
+    """Otherwise the matrix would hold for whatever comes."""
+    model, x = SmallConvNet().eval(), images(7)
+    y = labelled(model, x)
+    y[3] = (y[3] + 1) % 5
+    budget = sp.Budget(k=3, eps=0.5, allowed=torch.arange(144).view(12, 12) % 3 == 0)
+    attack = sp.SparsePGD(budget, steps=12, quantize=True)
+    result = attack(model, x, y)
+    assert broken(attack, result, model, x, y) == []
+    assert promise in broken(attack, dataclasses.replace(result, **lie(result, x)), model, x, y)
+
+
+def test_a_call_that_leaves_something_behind_is_told_so() -> None:
+    def careless(model: SmallConvNet, x: torch.Tensor, y: torch.Tensor) -> None:
+        model(x + torch.rand_like(x)).sum().backward()
+        np.random.rand()  # noqa: NPY002
+        model.eval().net[0].requires_grad_(False)
+
+    everything = ["modes", "requires_grad", "gradients", "weights and statistics"]
+    everything += ["random state of torch", "random state of numpy"]
+    assert left_behind(careless, SmallConvNet().train(), images(2), torch.zeros(2)) == everything

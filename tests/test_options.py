@@ -80,6 +80,7 @@ def test_black_boxes_and_cascades_have_names_too() -> None:
     assert (box.name, options.length(box)) == ("sparse-rs", "9 queries")
     cascade = options.attack("saa", budget, 7, quantize=True, queries=9)
     assert (cascade.name, cascade.quantize, options.length(cascade)) == ("saa", True, "7 steps, 9 queries")
+    assert options.length(options.attack("saa", budget, 1, queries=1000)) == "1 step, 1,000 queries"
     assert options.attack("saa+", budget, 7).name == "saa+"
     assert options.attack("spgd-near", budget, 7).name == "spgd-projected-near"
 

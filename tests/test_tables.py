@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsepgd import tables
-from sparsepgd.commands.compare import Line, _table
+from sparsepgd.evaluation.comparison import Line
 from sparsepgd.evaluation.summary import Summary
 from sparsepgd.report import leaderboard
 
@@ -43,7 +43,7 @@ def test_numbers_of_a_leaderboard_stay_whole_beside_long_names() -> None:
 
 def test_numbers_of_compared_attacks_stay_whole_beside_long_names() -> None:
     line = Line("torchattacks:" + "Long" * 8, 0.9, 0.215, (0.1, 0.3), 20.0, 12345.0, 1234.0, 123.4)
-    text = shown(_table([line], "title", "caption"))
+    text = shown(tables.compared([line], "title", "caption"))
     assert "…" not in text
     for number in ("21.5%", "10-30%", "20", "12345", "1234", "123.4 s"):
         assert number in text

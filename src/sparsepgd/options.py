@@ -14,6 +14,7 @@ from sparsepgd import baselines
 from sparsepgd.adapters import outside
 from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.evaluation.listings import Choice
+from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import Attack, SparsePGD, SparseRS
 from sparsepgd.search.ensemble import NEAR, SparseAutoAttack
@@ -198,9 +199,9 @@ def engine(precision: str | None, compiled: bool | None) -> Engine | None:
 
 
 def length(search: object) -> str:
-    """``100 steps``, ``1000 queries`` or both."""
+    """``100 steps``, ``1,000 queries`` or both."""
     counts = {unit: getattr(search, unit, None) for unit in ("steps", "queries")}
-    words = ", ".join(f"{count} {unit}" for unit, count in counts.items() if count is not None)
+    words = ", ".join(counted(count, unit) for unit, count in counts.items() if count is not None)
     if isinstance(search, outside.Outside):
         return words or "its own length"
     return words or f"{getattr(search, 'evaluations', '?')} queries"

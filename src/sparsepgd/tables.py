@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from sparsepgd.evaluation.comparison import Line
 from sparsepgd.evaluation.curves import accuracy_over_k
 from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import Summary
+from sparsepgd.evaluation.summary import Summary, counted
 from sparsepgd.zoo import Card
+
+
+def how(precision: str, compiled: bool) -> str:
+    return f"{precision}, compiled" if compiled else precision
 
 
 def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
     """One model a row."""
-    table = _by_model(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption)
+    table = _named(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption, min_width=12)
     for name, row in rows:
         table.add_row(
             name,
@@ -35,7 +41,7 @@ def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Tab
 def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
     """Robust accuracy at up to eight values of k, from runs that looked for the smallest."""
     shown = sorted({round(k_max * part / 8) for part in range(9)})
-    table = _by_model(("%, at k =", *map(str, shown)), title)
+    table = _named(("%, at k =", *map(str, shown)), title, min_width=12)
     for name, record in rows:
         accuracy = accuracy_over_k(record, k_max)[1]
         table.add_row(name, *(f"{100 * float(accuracy[k]):.0f}" for k in shown))
@@ -44,7 +50,7 @@ def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
 
 def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Table:
     """Mean and spread over seeds, and what is left if every seed may break an image."""
-    table = _by_model(("model", "mean", "sd", "least", "most", "all seeds together"), title)
+    table = _named(("model", "mean", "sd", "least", "most", "all seeds together"), title, min_width=12)
     for name, records in rows:
         robust = [record.robust_accuracy for record in records]
         outcomes = zip(*(record.rows for record in records), strict=True)
@@ -54,10 +60,60 @@ def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Tabl
     return table
 
 
-def _by_model(header: Sequence[str], title: str, caption: str = "") -> Table:
-    """Names, which may take several lines, and numbers, which may not."""
+def compared(lines: Sequence[Line], title: str, caption: str) -> Table:
+    """One attack a row, the strongest first."""
+    table = _named(("attack", "robust", "95 %", "groups", "forward", "backward", "time"), title, caption)
+    for one in sorted(lines, key=lambda line: line.robust_accuracy):
+        table.add_row(
+            one.attack,
+            f"{one.robust_accuracy:.1%}",
+            f"{100 * one.interval[0]:.0f}-{one.interval[1]:.0%}",
+            _number(one.median_groups, ".0f"),
+            f"{one.forwards:.0f}",
+            f"{one.backwards:.0f}",
+            f"{one.seconds:.1f} s",
+        )
+    return table
+
+
+def bare_model(record: dict[str, Any]) -> Table:
+    """The model alone, from a record of `spgd bench`."""
+    title = f"{record['model']} alone, {record['hardware']}, {record['threads']} threads"
+    table = Table(title=title, title_justify="left")
+    table.add_column("work", no_wrap=True)
+    table.add_column("precision", no_wrap=True)
+    table.add_column("batch", justify="right")
+    table.add_column("us an image", justify="right")
+    for row in record["bare"]:
+        table.add_row(row["work"], how(row["precision"], row["compiled"]), str(row["batch"]), f"{row['us']:.1f}")
+    return table
+
+
+def timed_attacks(record: dict[str, Any]) -> Table:
+    """The attacks, ours and others', from a record of `spgd bench`."""
+    caption = (
+        f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
+        f"{record['queries']} queries; us: an "
+        "image and step; x: times the bare model; slots: in use; looks: times the host waited; first: with warm-up"
+    )
+    table = _named(("attack", "s", "first", "left", "us", "x", "slots", "looks", "MB"), "attacks", caption)
+    for row in record["attacks"]:
+        cells = [f"{statistics.mean(row['seconds']):.2f}", _number(row["warm_up"], ".1f")]
+        cells += [f"{statistics.mean(row['robust']):.0f}", _number(row["us"], ".1f"), _number(row["ratio"], ".2f")]
+        cells += [_number(row["slots_used"], ".0%"), _number(row["looks"], "d")]
+        cells += [_number(row["memory"] and row["memory"] / 1e6, ".0f")]
+        table.add_row(f"{row['name']}\n{how(row['precision'], row['compiled'])}", *cells)
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _named(header: Sequence[str], title: str, caption: str = "", min_width: int | None = None) -> Table:
+    """Names, at least so wide, which may take several lines, and numbers, which may not."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.add_column(header[0], min_width=12, overflow="fold")
+    table.add_column(header[0], min_width=min_width, overflow="fold")
     for column in header[1:]:
         table.add_column(column, justify="right", no_wrap=True)
     return table

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sparsepgd.cli import app
 from sparsepgd.commands import common
-from sparsepgd.commands.common import counted, out
+from sparsepgd.commands.common import out
 from sparsepgd.errors import ModelError, ShapeError, SourceError, UnsupportedError
 
 MODEL = """
@@ -112,7 +112,6 @@ def test_the_plot_of_a_bench_does_not_take_the_place_of_its_record(tmp_path: Pat
 
 
 def test_one_of_a_thing_is_counted_without_an_s() -> None:
-    assert (counted(1, "image"), counted(2, "image")) == ("1 image", "2 images")
     said = spgd("evaluate", "--model", "small-plain", "-n", 1, "--steps", 1, "--no-save")
     assert "1 image of bundled" in said
 

@@ -61,7 +61,7 @@ def test_several_runs_make_one_page_here(place: Path, tmp_path: Path, monkeypatc
 
 def test_what_cannot_be_done_is_said(place: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SourceError, match=r"no run in .*: it has no run.json"):
+    with pytest.raises(SourceError, match=r"no run in .*: it has no run.json; use the --out of spgd evaluate"):
         report([tmp_path / "nowhere"])
     with pytest.raises(SourceError, match="cannot be made"):
         report([place / "runs" / "both" / "small-plain"], tmp_path / "file" / "page.html")

@@ -85,6 +85,7 @@ def test_a_network_of_the_zoo_becomes_a_model_for_the_other_commands(place: Path
     words = ("--data", "npz:q.npz", "--model", "digits_resnet", "--method", "plain", "--epochs", "1", "--out", "o")
     done = spgd("train", *words, "--k", "2", "--batch", "16")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trained  plain, 1 epoch, ")
     card = zoo.card("model", place / "o")
     assert card.measured.startswith("float32; clean: 12 test images")  # a fifth, which was not trained on
     assert records.load(place / "o").configuration["data"]["images"] == 48
@@ -114,6 +115,49 @@ def test_the_line_to_use_it_has_the_whole_budget_and_images_that_were_not_traine
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:12].sort().values
     assert torch.equal(kept.x, x[order])
     assert torch.equal(kept.y, y[order])
+
+
+@pytest.mark.parametrize("network", ["nets.py:small", "torchvision:squeezenet1_1"])
+def test_other_networks_are_tested_too_and_the_line_to_use_them_names_their_weights(
+    place: Path, spgd: Spgd, network: str
+) -> None:
+    if network.startswith("torchvision:"):
+        np.savez(place / "q.npz", x=torch.rand(20, 3, 32, 32).numpy(), y=np.arange(20) % 4)
+    words = ("--recipe", "r.toml", "--model", network, "--method", "plain", "--epochs", "1", "--out", "o")
+    done = spgd("train", *words)
+    assert done.returncode == 0, done.stderr
+    tested, _, use = done.stdout.splitlines()[-4:-1]
+    assert shlex.split(use)[2:7] == ["spgd", "evaluate", "--model", network, "--weights"]
+    used = spgd(*shlex.split(use)[3:], "--steps", "2", "--no-save")
+    assert used.returncode == 0, used.stderr
+    row = next(line.split("│") for line in used.stdout.splitlines() if line.startswith("│"))
+    assert row[2].strip() == tested.split("clean ")[1].split(",")[0]
+
+
+def test_a_class_that_only_the_images_to_test_on_have_is_known_to_the_network(place: Path, spgd: Spgd) -> None:
+    x, y = quadrants(60)
+    kept = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:12]
+    y[kept[0]] = 6
+    np.savez(place / "q.npz", x=x.numpy(), y=y.numpy())
+    done = spgd("train", "--recipe", "r.toml", "--model", "digits_resnet", "--epochs", "1", "--out", "o")
+    assert done.returncode == 0, done.stderr
+    assert zoo.card("model", place / "o").arguments == {"num_classes": 7}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0], "npz:few.npz holds 1 image; some are to train on, some to test on"),
+        ([0] * 8, "npz:few.npz has labels 0 to 0; expected 0, 1, 2, ..., at least two classes"),
+        ([-1, 1] * 4, "npz:few.npz has labels -1 to 1; expected 0, 1, 2, ..., at least two classes"),
+    ],
+)
+def test_labels_that_nothing_can_be_learned_from_are_refused(
+    place: Path, spgd: Spgd, labels: list[int], message: str
+) -> None:
+    np.savez(place / "few.npz", x=np.zeros((len(labels), 1, 8, 8), np.float32), y=np.array(labels))
+    done = spgd("train", "--data", "npz:few.npz", "--model", "digits_resnet", "--k", "1", "--out", "o")
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
 
 
 def test_images_that_the_model_does_not_take_are_refused_before_the_training(place: Path, spgd: Spgd) -> None:

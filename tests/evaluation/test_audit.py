@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,19 +17,22 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from evaluation.small_runs import ATTACK, problem, start
 from sparsepgd import zoo
 from sparsepgd.cli import app
-from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import runs
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.evaluation import chunks, runs
 from sparsepgd.evaluation.audit import TIE, audit
-from sparsepgd.evaluation.folders import load, sha256
+from sparsepgd.evaluation.folders import load, load_adversarial, sha256
 from sparsepgd.evaluation.summary import wilson
+from sparsepgd.search.ensemble import SparseAutoAttack
 
 Written = dict[str, Any]
 MODEL = SmallConvNet().eval()
 X = images(12)
 Y = labelled(MODEL, X)
 Y[0] = (Y[0] + 1) % 5  # one is wrong from the start
+MASK = torch.arange(12 * 12 * 12).view(12, 12, 12) % 3 > 0
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +190,43 @@ def test_records_that_cannot_be_are_refused_in_words(
     """Even with sums that add up: what reads them divides by numbers that are there, and builds what is named."""
     with pytest.raises(SourceError, match=message):
         audit(forged(honest, tmp_path, change), MODEL)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        dataclasses.replace(ATTACK, quantize=True),
+        sp.SparsePGD(sp.Budget(k=12, eps=0.3), steps=15),
+        sp.SparsePGD(sp.Budget(k=1, pattern=sp.Patches(3, 4)), steps=15),
+        sp.SparsePGD(sp.Budget(k=2, pattern=sp.Shape.circle(7)), steps=30, alpha=0.25),
+        sp.SparsePGD(sp.Budget(k=8, allowed=MASK), steps=15),
+        SparseAutoAttack(sp.Budget(k=5, allowed=MASK[0]), steps=4, queries=20),
+        SparseAutoAttack(sp.Budget(k=5, allowed=MASK), steps=4, queries=20, quantize=True),
+    ],
+    ids=["8-bit", "eps", "patch", "shape", "masks", "cascade", "cascade-masks"],
+)
+def test_what_is_stored_can_be_checked_again(attack, tmp_path: Path) -> None:
+    model, data = problem()
+    record = runs.run(tmp_path, attack, model, data, chunk=5)
+    direct = attack(model, *data)
+    fooled = sum(row.fooled for row in record.rows)
+    assert fooled == int(direct.fooled.sum()) > 0
+    assert audit(tmp_path, model, data).held == fooled
+    stored = load_adversarial(tmp_path)["x_adv"]
+    assert stored.dtype == (torch.uint8 if attack.quantize else torch.float32)
+    assert (chunks.decoded(stored, data[0]) - direct.x_adv).abs().max() < 1e-5
+
+
+def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
+    model, data = problem()
+    record = start(tmp_path)
+    tight = sp.Budget(k=5)
+    assert audit(tmp_path, model, data, budget=tight).held < sum(row.fooled for row in record.rows)
+    with pytest.raises(UnsupportedError, match=r"model.sha256 was \w+\.\.\., is"):
+        audit(tmp_path, SmallConvNet(seed=1), data)
+    with pytest.raises(UnsupportedError, match=r"data.sha256 was \w+\.\.\., is"):
+        audit(tmp_path, model, (data[0].flip(0), data[1]))
+    pictures = tmp_path / "adversarial.safetensors"
+    pictures.write_bytes(pictures.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(SourceError, match=r"is not the file that run.json speaks of"):
+        audit(tmp_path, model, data)

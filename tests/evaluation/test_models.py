@@ -90,6 +90,32 @@ def test_unknown_models_are_refused(name: str, message: str) -> None:
         load_model(name)
 
 
+@pytest.mark.parametrize("factory", ["tiny", "known"])
+def test_a_network_in_a_file_takes_weights_as_training_writes_them(tmp_path: Path, factory: str) -> None:
+    (tmp_path / "mine.py").write_text(FACTORY)
+    name, x = f"{tmp_path / 'mine.py'}:{factory}", torch.rand(2, 3, 2, 2)
+    trained = load_model(name).model.eval()
+    save_file(trained.state_dict(), tmp_path / "w.safetensors")
+    torch.save(getattr(trained, "model", trained).state_dict(), tmp_path / "w.pth")  # without the normalisation
+    for file in (tmp_path / "w.safetensors", tmp_path / "w.pth"):
+        source = load_model(name, weights=file)
+        assert torch.equal(source.model(x), trained(x))  # type: ignore[operator]
+        assert not source.model.training
+        assert source.name.endswith(f"{factory}:w")
+    save_file(nn.Linear(12, 3).state_dict(), tmp_path / "other.safetensors")
+    with pytest.raises(SourceError, match=r"these weights are not of .*: 1.weight is missing"):
+        load_model(name, weights=tmp_path / "other.safetensors")
+    torch.save({"state_dict": trained.state_dict()}, tmp_path / "w.pth")
+    with pytest.raises(SourceError, match=r"w\.pth' holds more than a state dict; load it in the function of"):
+        load_model(name, weights=tmp_path / "w.pth")
+
+
+def test_weights_of_another_network_in_the_folder_of_a_training_are_named(tmp_path: Path) -> None:
+    save_file(nn.Linear(12, 3).state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(SourceError, match=r"no trained model in .*: --model NETWORK --weights .*model\.safetensors"):
+        load_model(f"trained:{tmp_path}")
+
+
 def test_weights_beside_a_model_that_has_its_own_are_refused(tmp_path: Path) -> None:
     for name in ("zoo:small-plain", "small-plain"):
         with pytest.raises(SourceError, match=f"{name} has weights of its own"):

@@ -1,10 +1,10 @@
-"""Intervals."""
+"""Intervals and counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparsepgd.evaluation.summary import wilson
+from sparsepgd.evaluation.summary import counted, wilson
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,9 @@ def test_wilson_agrees_with_published_values(hits: int, n: int, low: float, high
 
 def test_no_images_leave_everything_open() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("things", ["images", "steps", "patches", "queries"])
+def test_one_of_them_is_counted_without_an_s(things: str) -> None:
+    one = {"images": "image", "steps": "step", "patches": "patch", "queries": "query"}[things]
+    assert [counted(count, things) for count in (0, 1, 1000)] == [f"0 {things}", f"1 {one}", f"1,000 {things}"]

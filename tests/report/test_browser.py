@@ -162,6 +162,27 @@ def test_runs_lie_side_by_side(opened: Any) -> None:
     assert letters == ["A", "B"]
 
 
+@pytest.mark.parametrize("width", [320, 390, 760, 1280])
+def test_the_widest_numbers_stay_in_their_cards(opened: Any, browser: Any, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        opened("several")
+        room = """
+          if (innerWidth > 1200) document.querySelector('.heads').style.gridTemplateColumns = 'repeat(3, 1fr)';
+          const nodes = [...document.querySelectorAll('.figure')];
+          for (const node of nodes) node.firstChild.data = '100.0';
+          return nodes.map((node) => {
+            const words = document.createRange();
+            words.selectNodeContents(node);
+            return node.closest('.pair').getBoundingClientRect().right - words.getBoundingClientRect().right;
+          });
+        """  # with three runs a card is a third of the page
+        assert min(browser.execute_script(room)) >= 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_an_image_is_enlarged_compared_and_left_with_the_keyboard(opened: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from made import CLASSES, MARKUP, make, make_ensemble, make_of_numbers, make_over_k, make_watermark
+from made import CLASSES, MARKUP, make, make_ensemble, make_of_numbers, make_over_k, make_watermark, spgd
 from PIL import Image
 
-from sparsepgd.report import classes
+from sparsepgd.evaluation.records import About
+from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, collect
 from sparsepgd.report.figures import draw_all, write_figures
-from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, plain
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, look, plain
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +105,41 @@ def test_only_runs_with_the_same_groups_share_an_axis_of_k(entries: list[Entry],
     assert "over-k" not in {drawing.name for drawing in draw_all([entries[0], mark])}
     (drawing,) = (one for one in draw_all([mark, *entries]) if one.name == "over-k")
     assert len(drawing.figure.axes[0].get_legend().get_texts()) == 3
+
+
+def test_an_axis_of_k_has_whole_numbers(entries: list[Entry], tmp_path: Path) -> None:
+    (more,) = collect([make(tmp_path / "more", spgd(k=20))])
+    ticks = charts.over_k([entries[0], more]).axes[0].get_xticks()
+    assert list(ticks) == [round(tick) for tick in ticks]
+
+
+def test_a_long_legend_leaves_the_curves_their_room(entries: list[Entry]) -> None:
+    many = [replace(entries[0], place=place, label=f"run {place} with a label as long as a line") for place in range(9)]
+
+    def height(some: list[Entry]) -> float:
+        with look():
+            figure = charts.over_steps(some)
+            figure.draw_without_rendering()
+        return float(figure.axes[0].get_window_extent().height)
+
+    assert height(many) > 0.9 * height(many[:2])
+
+
+def test_names_that_would_be_cut_alike_have_their_numbers(entries: list[Entry]) -> None:
+    names = ("no overtaking by lorries", "no overtaking by anybody", "stop", "stop")
+    record = entries[0].record
+    entry = replace(entries[0], record=record.model_copy(update={"about": About(class_names=names)}))
+    shown = classes.count_classes(entry)
+    assert shown.numbers == (0, 1, 2, 3)
+    assert shown.short_names(15) == ["0 no overtakin…", "1 no overtakin…", "2 stop", "3 stop"]
+    ticks = classes.per_class(entry).axes[0].get_yticklabels()
+    assert len(ticks) == len({row.label for row in record.rows})  # two classes of one name are two
+
+
+def test_letters_of_matrices_are_as_large_for_few_classes_as_for_many(entries: list[Entry]) -> None:
+    few, record = entries[0], entries[0].record
+    rows = tuple(row.model_copy(update={"label": row.index}) for row in record.rows)
+    many = replace(few, record=record.model_copy(update={"rows": rows}))
+    assert len(classes.count_classes(many).names) > 2 * len(classes.count_classes(few).names)
+    for stacked in (False, True):
+        assert classes.confusion(few, stacked).get_figwidth() == classes.confusion(many, stacked).get_figwidth()

@@ -56,6 +56,14 @@ def test_groups_have_short_names_and_others_of_the_same_sizes_a_file_of_their_ow
     assert [title for title, _ in board.boards(found)] == ["k = 1 group (2 of 2 places), 10 images of random"] * 2
 
 
+def test_one_image_and_one_step_are_counted_without_an_s(tmp_path: Path) -> None:
+    runs.run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 1), MODEL, (X[:1], Y[:1]), NAMES)
+    entered = board.add(tmp_path / "board", tmp_path / "run")
+    ((title, _),) = board.boards([entered])
+    assert title == "k = 3 pixels, 1 image of random"
+    assert entered.attempts[0].length == "spgd-unprojected (1 step)"
+
+
 def test_the_same_attack_again_takes_its_own_place(tmp_path: Path) -> None:
     place = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=3), 2))
     once, twice = (board.add(tmp_path / "board", place) for _ in range(2))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble, make_of_numbers
+from made import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble, make_of_numbers, spgd
 from torch import nn
 
 import sparsepgd as sp
@@ -59,6 +59,12 @@ def test_the_page_tells_what_was_measured_and_how_to_repeat_it(folder: Path, pag
     old = render(collect([make(folder.parent / "silent", about=About())]))
     assert "started from Python" in old
     assert "class 3" in old
+
+
+def test_one_image_and_one_step_are_counted_without_an_s(tmp_path: Path) -> None:
+    page = render(collect([make(tmp_path, spgd(steps=1), count=1)]))
+    lead = page.split('<p class="lead">')[1].split("</p>")[0]
+    assert lead.strip().startswith(f"1 image of {html.escape(f'data {MARKUP}')} · k = 6 pixels · 1 step · seed 0")
 
 
 def test_warnings_stand_before_the_figures(folder: Path, tmp_path: Path) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from tiny_jobs import tiny_job
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd import tables
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import runs
 from sparsepgd.reproduce import RECIPES, cost, recipe
 from sparsepgd.reproduce.accuracy import Block, grid, together
 from sparsepgd.reproduce.parts import Case, Number, Outcome
 from sparsepgd.reproduce.scales import SAA, scale
-from sparsepgd.reproduce.show import grids, markdown, write
+from sparsepgd.reproduce.show import grids, heading, markdown, write
 from sparsepgd.reproduce.subjects import Subject
 
 SHIPPED = [name for name in RECIPES if name not in ("cifar100", "gtsrb", "detection")]
@@ -160,6 +163,25 @@ def test_ours_stands_above_the_papers_and_files_hold_both(tmp_path: Path) -> Non
     files = write(recipe("unstructured"), tiny_job(tmp_path), outcome)
     assert [file.name for file in files] == ["numbers.json", "table.md"]
     assert '"paper": 56.7' in files[0].read_text()
+
+
+def test_a_table_that_is_too_wide_is_turned_so_that_no_number_is_cut() -> None:
+    numbers = [Number("k=1", "Vanilla", f"a long name, {place}", 100.0, None) for place in range(9)]
+    (whole,) = grids(Outcome("robust accuracy, %", numbers, []))
+    narrow = whole.within(80)
+    assert whole.within(whole.width) == whole
+    assert (narrow.header, narrow.rows[8]) == (["", "Vanilla, here"], ["a long name, 8", "100.0"])
+    assert narrow.within(10) == narrow  # turning it back would not help
+    for one in (whole, narrow):
+        file = StringIO()
+        Console(width=300, file=file).print(tables.words(one.header, one.rows, ""))
+        assert max(map(len, file.getvalue().splitlines())) == one.width
+
+
+def test_a_heading_says_nothing_twice() -> None:
+    assert heading("k=20", "robust accuracy, %") == "k=20: robust accuracy, %"
+    assert heading("robust accuracy", "robust accuracy, %") == "robust accuracy, %"
+    assert heading("mean iterations", "") == "mean iterations"
 
 
 def test_a_given_model_takes_the_named_place_and_no_other_runs(tmp_path: Path) -> None:

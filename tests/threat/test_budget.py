@@ -271,3 +271,12 @@ def test_the_groups_to_choose_from_are_those_that_touch_an_allowed_pixel() -> No
         assert sp.Budget(k=1, pattern=pattern, allowed=allowed).resolve((3, 6, 6)).groups == few
         assert sp.Budget(k=1, pattern=pattern).resolve((3, 6, 6)).groups == all_of_them
     assert sp.Budget(k=1, pattern=sp.Patches(2), allowed=allowed[1]).resolve((3, 6, 6)).groups == 6
+
+
+def test_frames_are_borders_and_there_is_one() -> None:
+    assert int(sp.Frame(2).kernel(12, 10).sum()) == 120 - 8 * 6
+    assert bool(sp.Frame(6).kernel(12, 12).all())
+    with pytest.raises(PatternError, match="a frame of width 0; use at least 1"):
+        sp.Frame(0)
+    with pytest.raises(BudgetError, match="k=2 frames, but a 12x12 image has 1"):
+        sp.Budget(k=2, pattern=sp.Frame(1)).resolve((3, 12, 12))

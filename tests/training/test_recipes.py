@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsepgd import options
+from sparsepgd import options, zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.threat import Budget
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
@@ -33,9 +33,10 @@ def test_a_recipe_makes_settings(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", QUICK, ids=lambda file: file.stem)
-def test_a_quick_recipe_starts_from_a_fresh_network_or_from_another_quick_recipe(file: Path) -> None:
+def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or_from_the_zoo(file: Path) -> None:
     kind, _, place = read(file)["model"].partition(":")
-    assert kind == "preact_resnet18" or (RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK
+    starts = [(RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK, kind == "zoo" and place in zoo.names()]
+    assert kind == "preact_resnet18" or any(starts)
 
 
 def test_the_recipe_of_imagenet_trains_with_1200_pixels() -> None:

@@ -17,7 +17,7 @@ from sparsepgd.training.settings import Settings, settings
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fast-ls"])
 @pytest.mark.parametrize(("more", "soft", "noise"), [("+s", True, False), ("+n", False, True), ("+sn", True, True)])
 def test_soft_targets_and_noise_are_added_to_any_method(name: str, more: str, soft: bool, noise: bool) -> None:
-    wanted = settings(name + more, sp.Budget(k=2), {})
+    wanted = settings(name + more, sp.Budget(k=2, pattern=sp.Patches(3)), {})
     assert (wanted.soft_targets, wanted.noise) == (soft, noise)
     assert wanted.kind.adversary == METHODS[name].adversary
 
@@ -76,6 +76,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"nesterov": True, "momentum": 0}, "nesterov=True with momentum=0; use a momentum"),
         ("l2", {"radius": None}, "radius=None with 'l2'; expected a number"),
         ("linf", {"near": (0.1,)}, "only sPGD starts near the clean image"),
+        ("loap-at", {}, r"'loap-at' with Budget\(k=2, Pixels\(\)\); LOAP places patches: .*--pattern patch:3"),
         ("sat", {"near": (0.1, 2.0)}, "near=\\(0.1, 2.0\\); expected shares of eps"),
         ("strades", {"near": (0.1,), "mode": "F"}, "the divergence has no gradient at the clean image"),
     ],

@@ -21,6 +21,7 @@ def test_weights_are_small_and_the_card_tells_their_origin(name: str) -> None:
     card = zoo.card(name)
     assert card.command.startswith("python recipes/train_bundled.py")
     assert f"--name {name}" in card.command
+    assert tuple(card.classes) == zoo.CIFAR10_CLASSES
 
 
 @pytest.mark.parametrize("name", zoo.bundled_names())

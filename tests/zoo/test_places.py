@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -138,10 +139,18 @@ def test_what_are_not_the_weights_gives_the_checksum_error(form: str, named: Pat
     assert ("git lfs pull" in str(caught.value)) == (form == "pointer")
 
 
-def test_class_names_are_those_of_the_data_that_the_card_names(named: Path) -> None:
-    for name, data in (("a", "CIFAR-10"), ("b", "CIFAR-100"), ("c", "cifar10")):
-        put(named, name, network(), description=f"PreActResNet for {data}; fast")
-    assert [len(sp.load_model(name).classes) for name in "abc"] == [10, 0, 10]
+def test_class_names_are_those_of_the_card_whatever_it_says_of_the_data(named: Path) -> None:
+    put(named, "mine", network(), description="PreActResNet for CIFAR-10; fast", classes=["ant", "bee", "cat", "dog"])
+    assert sp.load_model("mine").classes == ("ant", "bee", "cat", "dog")
+
+
+def test_a_card_from_before_class_names_is_read_and_has_none(named: Path) -> None:
+    put(named, "old", network(), description="PreActResNet for CIFAR-10; fast")
+    file = named / "old.json"
+    content = json.loads(file.read_text())
+    del content["classes"]
+    file.write_text(json.dumps(content))
+    assert sp.load_model("old").classes == ()
 
 
 def test_a_checkout_is_one_by_its_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,8 @@ def test_changed_weights_are_refused(tmp_path, network):
         ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy is 25, .*; make it again"),
         ({"surprise": 1}, "one.json is no card: .*unexpected keyword argument 'surprise'"),
         ({"robust_accuracy": {"sAA": 62}}, "one.json is no card: robust_accuracy under 'sAA' is 62, expected a share"),
+        ({"classes": "ant"}, r"one.json is no card: classes is 'ant', expected list\[str\]"),
+        ({"classes": ["ant", 1]}, r"one.json is no card: classes are \['ant', 1\], expected list\[str\]"),
         ({"seed": "one"}, "one.json is no card: seed is 'one', expected int"),
         (
             {"architecture": "vgg"},

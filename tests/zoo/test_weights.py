@@ -37,6 +37,7 @@ def test_the_card_tells_the_origin_and_figures_of_the_rounded_weights(name: str)
     assert card.name == name
     assert card.command
     assert "float16" in card.measured
+    assert tuple(card.classes) == zoo.CIFAR10_CLASSES
     assert {attack.split()[0].strip(",") for attack in card.robust_accuracy} >= {"sPGD", "sAA"}
     assert all(value <= card.clean_accuracy + 0.05 for value in card.robust_accuracy.values())  # of fewer images
 

@@ -9,27 +9,11 @@ import torch
 import typer
 
 from sparsepgd import options
-from sparsepgd.commands.common import (
-    AttackName,
-    Device,
-    Eps,
-    K,
-    Model,
-    Normalise,
-    PatternName,
-    Queries,
-    Quiet,
-    Seed,
-    Steps,
-    Trust,
-    Weights,
-    counted,
-    device_named,
-    out,
-    progress,
-)
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import device_named, out, progress
 from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.sources import Source, load_image, load_model, save_image
+from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.threat import Budget
@@ -37,22 +21,22 @@ from sparsepgd.threat import Budget
 
 def attack(
     image: Annotated[str, typer.Argument(help="A picture file, or bundled:NUMBER.")],
-    model: Model = "zoo:small-plain",
-    weights: Weights = None,
-    trust: Trust = False,
-    normalise: Normalise = None,
+    model: arg.Model = "zoo:small-plain",
+    weights: arg.Weights = None,
+    trust: arg.Trust = False,
+    normalise: arg.Normalise = None,
     label: Annotated[int | None, typer.Option(help="The true class; left out: what the model says.")] = None,
     target: Annotated[int | None, typer.Option(help="The class the model shall say; left out: any other.")] = None,
-    k: K = 20,
-    pattern: PatternName = "pixel",
-    eps: Eps = "1",
-    attack: AttackName = "spgd",
-    steps: Steps = 1000,
-    queries: Queries = 10_000,
-    seed: Seed = 0,
+    k: arg.K = 20,
+    pattern: arg.PatternName = "pixel",
+    eps: arg.Eps = "1",
+    attack: arg.AttackName = "spgd",
+    steps: arg.Steps = 1000,
+    queries: arg.Queries = 10_000,
+    seed: arg.Seed = 0,
     out_file: Annotated[Path, typer.Option("--out", help="The adversarial PNG.")] = Path("adversarial.png"),
-    device: Device = None,
-    quiet: Quiet = False,
+    device: arg.Device = None,
+    quiet: arg.Quiet = False,
 ) -> None:
     """Attack one picture on the 8-bit grid, write it as PNG, read it back and say what the model sees."""
     atomic.check(out_file)
@@ -80,12 +64,12 @@ def attack(
         out.print(f"the model does not say {source.class_name(int(y))} to begin with; nothing was changed")
     elif bool(result.fooled) and torch.equal(read, result.x_adv) and int(after.argmax()) == int(result.prediction):
         out.print(
-            f"fooled  {counted(changed, 'pixel')} changed, {counted(int(result.steps), 'step')}, verified on the file"
+            f"fooled  {counted(changed, 'pixels')} changed, {counted(int(result.steps), 'steps')}, verified on the file"
         )
         return
     else:
         out.print(
-            f"not fooled within {budget}; the best try changes {counted(changed, 'pixel')}: more --k or more --steps"
+            f"not fooled within {budget}; the best try changes {counted(changed, 'pixels')}: more --k or more --steps"
         )
     raise typer.Exit(1)
 

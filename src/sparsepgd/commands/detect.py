@@ -15,7 +15,8 @@ from rich.table import Table
 
 from sparsepgd import options
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.commands.common import Device, Queries, Quiet, Seed, Steps, command, counted, device_named, out, progress
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import command, device_named, out, progress
 from sparsepgd.detection import Scenes, read_folder
 from sparsepgd.detection.pictures import side_by_side, write_png
 from sparsepgd.detection.sources import NAMES, Found, load_detector
@@ -23,6 +24,7 @@ from sparsepgd.detection.study import Seen, examine, look
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.identity import hardware
+from sparsepgd.evaluation.summary import counted
 from sparsepgd.search import Attack
 from sparsepgd.threat import Budget
 
@@ -44,18 +46,18 @@ def detect(
         int, typer.Option(min=1, help="Images are letterboxed to size x size; the padding is not changed.")
     ] = 640,
     n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images.")] = None,
-    steps: Steps = 100,
-    queries: Queries = 200,
+    steps: arg.Steps = 100,
+    queries: arg.Queries = 200,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images at a time; left out: 4, on a GPU 16.")] = None,
-    seed: Seed = 0,
+    seed: arg.Seed = 0,
     pictures: Annotated[
         int, typer.Option(min=0, help="Images drawn before and after, for each line of the table.")
     ] = 2,
     out_dir: Annotated[Path, typer.Option("--out", help="The folder of the records and pictures.")] = Path(
         "runs/detect"
     ),
-    device: Device = None,
-    quiet: Quiet = False,
+    device: arg.Device = None,
+    quiet: arg.Quiet = False,
 ) -> None:
     """Let attacks make a detector's training loss grow, and print its mAP before and after."""
     searches, refused = _searches(attack, budget or PAPER, steps, queries)
@@ -144,7 +146,7 @@ def _table(
 ) -> Table:
     """mAP in percent; of masks, too, where there are some."""
     caption = (
-        f"{counted(len(scenes), 'image')} of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
+        f"{counted(len(scenes), 'images')} of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
     )
     if refused:
         caption += f"; not for: {', '.join(refused)}"

@@ -12,34 +12,8 @@ import torch
 import typer
 
 from sparsepgd import options, tables, zoo
-from sparsepgd.commands.common import (
-    Choose,
-    CompiledCode,
-    Count,
-    DataName,
-    Device,
-    Eps,
-    K,
-    Model,
-    Models,
-    Normalise,
-    PatternName,
-    PrecisionName,
-    Queries,
-    Quiet,
-    Seed,
-    Side,
-    Steps,
-    Trust,
-    Weights,
-    command,
-    counted,
-    device_named,
-    err,
-    out,
-    progress,
-    warn_of_classes,
-)
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
 from sparsepgd.evaluation import runs, sanity
 from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.curves import Smallest
@@ -47,6 +21,7 @@ from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.folders import load
 from sparsepgd.evaluation.records import About, Notice, Record
 from sparsepgd.evaluation.sources import Data, Source, load_model, load_pairs
+from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
@@ -56,35 +31,35 @@ from sparsepgd.threat import Budget
 
 @joined()
 def evaluate(
-    model: Models = None,
-    weights: Weights = None,
-    trust: Trust = False,
-    normalise: Normalise = None,
-    data: DataName = "bundled",
-    n: Count = None,
-    choose: Choose = None,
-    size: Side = None,
-    k: K = 20,
-    pattern: PatternName = "pixel",
-    eps: Eps = "1",
+    model: arg.Models = None,
+    weights: arg.Weights = None,
+    trust: arg.Trust = False,
+    normalise: arg.Normalise = None,
+    data: arg.DataName = "bundled",
+    n: arg.Count = None,
+    choose: arg.Choose = None,
+    size: arg.Side = None,
+    k: arg.K = 20,
+    pattern: arg.PatternName = "pixel",
+    eps: arg.Eps = "1",
     attack: Annotated[
         str, typer.Option(help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: spgd,rs")
     ] = "spgd",
-    steps: Steps = 60,
-    queries: Queries = 1000,
-    seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
+    steps: arg.Steps = 60,
+    queries: arg.Queries = 1000,
+    seed: arg.Seed = 0,
+    seeds: arg.Seeds = 1,
     k_curve: Annotated[bool, typer.Option("--k-curve", help="The smallest k up to --k for each image.")] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images at work at a time.")] = None,
-    precision: PrecisionName = None,
-    compiled: CompiledCode = None,
+    precision: arg.PrecisionName = None,
+    compiled: arg.CompiledCode = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder for the records, runs/... if left out; run again to go on.")
     ] = None,
     save: Annotated[bool, typer.Option(help="Write records at all.")] = True,
     chunk: Annotated[int | None, typer.Option(help="Images between two writes to --out.")] = None,
-    device: Device = None,
-    quiet: Quiet = False,
+    device: arg.Device = None,
+    quiet: arg.Quiet = False,
 ) -> None:
     """Clean and robust accuracy. Without arguments: the bundled models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
@@ -116,11 +91,11 @@ def evaluate(
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder with run.json and adversarial.safetensors.")],
-    model: Model,
-    weights: Weights = None,
-    trust: Trust = False,
-    normalise: Normalise = None,
-    device: Device = None,
+    model: arg.Model,
+    weights: arg.Weights = None,
+    trust: arg.Trust = False,
+    normalise: arg.Normalise = None,
+    device: arg.Device = None,
 ) -> None:
     """Check every row of a finished run again, from its files and the model alone."""
     place = device_named(device)
@@ -184,8 +159,8 @@ class _Plan:
         x = self.pairs[0][1].x  # all have as many, of one kind
         thing, point = nouns_of(x)
         caption = (
-            f"{counted(len(x), thing)} of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: median "
-            f"of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
+            f"{counted(len(x), f'{thing}s')} of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: "
+            f"median of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
         )
         found = []
         folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from sparsepgd import tables
-from sparsepgd.commands.common import DataName, Device, Quiet, Seed, Side, device_named, err, out, progress
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import device_named, err, out, progress
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.page import duration
 from sparsepgd.reproduce import RECIPES, SCALES, Cost, Job, Outcome, Recipe, cost, recipe, scale
-from sparsepgd.reproduce.show import grids, write
+from sparsepgd.reproduce.show import grids, heading, write
 
 
 def reproduce(
@@ -26,16 +27,16 @@ def reproduce(
         list[str] | None,
         typer.Option(help="ROLE=SOURCE puts a model in the place of one of the paper's; SOURCE: of the first."),
     ] = None,
-    data: DataName = "bundled",
+    data: arg.DataName = "bundled",
     n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images; left out: by the scale.")] = None,
-    size: Side = None,
-    seed: Seed = 0,
+    size: arg.Side = None,
+    seed: arg.Seed = 0,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder for records, tables and figures; run again to go on.")
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
-    device: Device = None,
-    quiet: Quiet = False,
+    device: arg.Device = None,
+    quiet: arg.Quiet = False,
 ) -> None:
     """Make a table or figure of the paper again, and print it beside the paper's numbers."""
     chosen, wanted = scale(effort), table or []
@@ -108,7 +109,8 @@ def _announce(one: Recipe, job: Job, price: Cost) -> None:
 
 def _show(one: Recipe, job: Job, outcome: Outcome) -> None:
     for grid in grids(outcome):
-        out.print(tables.words(grid.header, grid.rows, f"{grid.title}: {outcome.unit}"))
+        shown = grid.within(out.width)
+        out.print(tables.words(shown.header, shown.rows, heading(grid.title, outcome.unit)))
     out.print("why they may differ:")
     for reason in outcome.reasons:
         out.print(f"  - {reason}", soft_wrap=True)

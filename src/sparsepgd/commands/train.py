@@ -20,23 +20,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from sparsepgd import options, zoo
-from sparsepgd.commands.common import Device, Quiet, check_fit, device_named, err, out
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import check_fit, device_named, err, out
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
 from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.data import NAMES as DATA
 from sparsepgd.evaluation.distributed import Workers, joined
 from sparsepgd.evaluation.sources import TRAINED, Data, load_data, load_model
+from sparsepgd.evaluation.summary import counted
 from sparsepgd.search.noise import signed
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
-from sparsepgd.training.entries import zoo_entry
+from sparsepgd.training.entries import measure, zoo_entry
 from sparsepgd.training.loop import Progress as Report
 from sparsepgd.training.settings import settings
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pattern": "pixel", "eps": "1"}
 TEST = "test.npz"  # in the folder of a run
+STEPS = 100  # of the attack on them
 NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
 
 
@@ -61,8 +64,8 @@ def train(
         Path | None, typer.Option("--out", help="Folder for the run, runs/... if left out; run again to go on.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
-    device: Device = None,
-    quiet: Quiet = False,
+    device: arg.Device = None,
+    quiet: arg.Quiet = False,
 ) -> None:
     """Train a model to withstand sparse perturbations. Without arguments: sTRADES on scikit-learn's digits."""
     words: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
@@ -77,8 +80,7 @@ def train(
     _show(trained)
     if workers.first:
         job.keep_test()
-    if job.architecture is not None and workers.first:
-        job.enter(trained, shlex.join(_command(recipe, given)))
+        job.show_test(trained, shlex.join(_command(recipe, given)))
     out.print(f"weights and record in {job.folder}", soft_wrap=True)
 
 
@@ -129,7 +131,7 @@ class _Job:
 
     def run(self, report: Report, tensorboard: bool) -> Trained:
         (x, y), self.test = self.images()
-        model = self.model(int(y.max()) + 1).to(self.device)
+        model = self.model(self.classes(y)).to(self.device)
         check_fit(model, x)
         names = {"model": str(self.network), "data": self.data}
         try:
@@ -143,6 +145,15 @@ class _Job:
             how = f"what is finished is in {self.folder}: run the same command again to go on"
             err.print(f"interrupted; {how}", soft_wrap=True)
             raise typer.Exit(1) from None
+
+    def classes(self, y: Tensor) -> int:
+        """As many as there are names, or labels among all images."""
+        assert self.test is not None
+        labels = torch.cat([y, self.test.y])
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or max(high + 1, len(self.test.class_names)) < 2:
+            raise SourceError(f"{self.data} has labels {low} to {high}; expected 0, 1, 2, ..., at least two classes")
+        return max(high + 1, len(self.test.class_names))
 
     def model(self, classes: int) -> nn.Module:
         """A fresh network by its name, drawn under the seed, or one with weights."""
@@ -162,22 +173,36 @@ class _Job:
                 self.architecture, self.arguments = about.architecture, about.arguments
             return model
 
-    def enter(self, trained: Trained, command: str) -> None:
-        """A card beside the weights, so that `trained:FOLDER` is a model for the other commands."""
-        assert self.architecture is not None and self.test is not None
-        card = zoo_entry(
-            trained, self.folder, TRAINED, self.architecture, self.test, arguments=self.arguments, data=self.data,
-            command=command, images=1000 if self.device.type == "cuda" else 200,
-        )  # fmt: skip
-        robust = ", ".join(f"{value:.1%} under {attack}" for attack, value in card.robust_accuracy.items())
-        out.print(f"tested   clean {card.clean_accuracy:.1%}, robust {robust}", soft_wrap=True)
-        out.print(f"         {card.measured}", soft_wrap=True)
-        words = ["spgd", "evaluate", "--model", f"trained:{self.folder}"]
-        words += ["--data", f"npz:{self.folder / TEST}" if self.split else self.data]
+    def show_test(self, trained: Trained, command: str) -> None:
+        """What the model does on the images to test on, and how to go on with it."""
+        found = self.measured(trained, command)
+        robust = ", ".join(f"{value:.1%} under {attack}" for attack, value in found["robust_accuracy"].items())
+        out.print(f"tested   clean {found['clean_accuracy']:.1%}, robust {robust}", soft_wrap=True)
+        out.print(f"         {found['measured']}", soft_wrap=True)
+        words = ["spgd", "evaluate", *self.source(), "--data", f"npz:{self.folder / TEST}" if self.split else self.data]
         words += [] if self.split or self.size is None else ["--size", str(self.size)]
         for name in ("k", "pattern", "eps"):
             words += [f"--{name}", str(self.wanted[name])]
         out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
+
+    def measured(self, trained: Trained, command: str) -> dict[str, Any]:
+        """For a network of the zoo with a card beside the weights, so that `trained:FOLDER` is a model."""
+        assert self.test is not None
+        images = 1000 if self.device.type == "cuda" else 200
+        if self.architecture is None:
+            return measure(trained.model, self.test, self.budget, images, STEPS)
+        card = zoo_entry(
+            trained, self.folder, TRAINED, self.architecture, self.test, arguments=self.arguments, data=self.data,
+            classes=self.test.class_names, command=command, images=images, steps=STEPS,
+        )  # fmt: skip
+        return vars(card)
+
+    def source(self) -> list[str]:
+        """The trained model for the other commands."""
+        if self.architecture is not None:
+            return ["--model", f"trained:{self.folder}"]
+        words = ["--model", self.network, "--weights", str(self.folder / f"{TRAINED}.safetensors")]
+        return words + (["--normalise", "none"] if self.network.startswith("torchvision:") else [])
 
     def keep_test(self) -> None:
         """The images that were set apart, as a file: of the source itself most have been trained on."""
@@ -187,7 +212,7 @@ class _Job:
         stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
         np.savez_compressed(stream, x=self.test.x.numpy(), y=self.test.y.numpy(), class_names=names)
         atomic.write(self.folder / TEST, stream.getvalue())
-        out.print(f"set aside {len(self.test.x)} images to test on in {self.folder / TEST}", soft_wrap=True)
+        out.print(f"set aside {counted(len(self.test.x), 'images')} to test on in {self.folder / TEST}", soft_wrap=True)
 
     def images(self) -> tuple[tuple[Tensor, Tensor], Data]:
         """Those to train on and those to test on: a fifth of them, if the source does not tell them apart."""
@@ -195,6 +220,8 @@ class _Job:
         test = load_data(self.data, size=self.size)
         if not torch.equal(x, test.x):
             return (x, y), test
+        if len(x) < 2:
+            raise SourceError(f"{self.data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
         self.split = True
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
         fifth = max(1, len(x) // 5)
@@ -214,7 +241,8 @@ def _torchvision(name: str, classes: int) -> nn.Module:
 
 def _show(trained: Trained) -> None:
     last = {name: values[-1] for name, values in trained.curves.items()}
-    words = f"trained  {trained.settings.method}, {trained.settings.epochs} epochs, {trained.seconds:.0f} s"
+    epochs = counted(trained.settings.epochs, "epochs")
+    words = f"trained  {trained.settings.method}, {epochs}, {trained.seconds:.0f} s"
     seen = [f"{name} {last[name]:.1%}" for name in ("clean", "robust") if name in last]
     out.print(f"{words}; loss {last['loss']:.3f}")
     if seen:

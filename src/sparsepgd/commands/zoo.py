@@ -8,6 +8,7 @@ import typer
 
 from sparsepgd import tables, zoo
 from sparsepgd.commands.common import out
+from sparsepgd.evaluation.summary import counted
 
 
 def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the whole card of this model.")] = None) -> None:
@@ -24,7 +25,7 @@ def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the whole car
 def _show(card: zoo.Card, place: zoo.Place) -> None:
     """Line by line, each whole, so that the command can be copied."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
-    trained = f"{card.method}, {card.epochs} epochs, seed {card.seed}, {card.training_seconds:,.0f} s"
+    trained = f"{card.method}, {counted(card.epochs, 'epochs')}, seed {card.seed}, {card.training_seconds:,.0f} s"
     lines = [
         ("model", card.name),
         ("", card.description),

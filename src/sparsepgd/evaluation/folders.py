@@ -41,7 +41,7 @@ def load(folder: str | Path) -> Record:
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
         raise SourceError(f"the run in {folder} is not finished, {done} images are done; run it again to go on")
-    raise SourceError(f"no run in {folder}: it has no {RECORD}")
+    raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
 
 
 def load_adversarial(folder: str | Path) -> dict[str, Tensor]:

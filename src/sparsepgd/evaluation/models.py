@@ -5,7 +5,6 @@ Each comes with what its source knows: how pictures are brought to its input, ho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, first_line
@@ -72,7 +71,8 @@ def load_model(
     ``robustbench:DATASET/THREAT/NAME``; ``FILE.py:FACTORY``, a function without arguments that returns a module or a
     `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as
     preact_resnet18, with `weights`.
-    `weights`: a file for an architecture of torchvision, timm or this package, read without running what is in it.
+    `weights`: a file for an architecture of torchvision, timm, this package or a file of yours, read without running
+    what is in it.
     `trust`: read pickles too, and ``FILE.pt`` that holds a whole module. Python files and exported programs are code
     and are run in any case. `normalise`: imagenet, cifar10, cifar100, none or ``0.5,0.5,0.5/0.2,0.2,0.2``, where the
     source does not know it or is wrong.
@@ -102,11 +102,13 @@ def load_model(
             "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model in [0, 1] -> logits, FILE.pt2, "
             f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
         )
-    if weights is not None and kind not in ("torchvision", "timm") and name not in ARCHITECTURES:
+    if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or name in ARCHITECTURES):
         raise SourceError(
-            f"{name} has weights of its own; give a file of weights with torchvision:, timm: or a network"
+            f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
+            "network"
         )
-    return _normalised(source, normalise)
+    source = _normalised(source, normalise)
+    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
 
 
 def _normalised(source: Source, words: str | None) -> Source:
@@ -119,13 +121,14 @@ def _normalised(source: Source, words: str | None) -> Source:
 
 def _from_zoo(name: str) -> Source:
     about, network = zoo.card(name), zoo.load(name)
-    classes = zoo.CIFAR10_CLASSES if re.search(r"\bcifar-?10\b", about.description, re.I) else ()
-    return Source(name, network, classes, _side(about.architecture), _inside(network))
+    return Source(name, network, tuple(about.classes), _side(about.architecture), _inside(network))
 
 
 def _trained(folder: str) -> Source:
     if not (Path(folder) / f"{TRAINED}.json").is_file():
-        raise SourceError(f"no trained model in {folder!r}; use the --out of spgd train, with a network of the zoo")
+        file = Path(folder) / f"{TRAINED}.safetensors"
+        own = f"name the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
+        raise SourceError(f"no trained model in {folder!r}; {own or 'use the --out of a finished spgd train'}")
     return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
 
 
@@ -239,6 +242,17 @@ def _from_file(path: Path, factory: str) -> Source:
     if not isinstance(model, nn.Module):
         raise SourceError(f"{path}:{factory} returned a {type(model).__name__}; expected a torch.nn.Module or a Source")
     return Source(f"{path.stem}:{factory}", model)
+
+
+def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
+    """In evaluation mode, with weights by the names that the network itself has, as `spgd train` writes them."""
+    state, model = files.read(weights, trust), source.model.eval()
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise SourceError(f"{str(weights)!r} holds more than a state dict; load it in the function of {source.name}")
+    if isinstance(model, Normalised) and not model.state_dict().keys() & state.keys():
+        model = model.model  # weights of the network alone
+    checkpoints.load(model, state, source.name)
+    return replace(source, name=f"{source.name}:{Path(weights).stem}")
 
 
 def _with_weights(

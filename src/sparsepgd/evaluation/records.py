@@ -187,5 +187,5 @@ def read(file: Path, kind: type[M]) -> M:
                 "use the sparsepgd that wrote it, or choose another --out"
             ) from None
         raise SourceError(
-            f"{file} is no record: {field or 'it'}: {problem['msg']}; delete it or choose another --out"
+            f"{file} is no record: {field and f'{field}: '}{problem['msg']}; delete it or choose another --out"
         ) from None

@@ -17,6 +17,18 @@ def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def counted(count: int, things: str) -> str:
+    """``1 step``, ``1,000 steps``, ``1 query``."""
+    return f"{count:,} {things if count != 1 else singular(things)}"
+
+
+def singular(things: str) -> str:
+    """Of steps, patches, queries."""
+    if things.endswith("ies"):
+        return things.removesuffix("ies") + "y"
+    return things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
+
+
 @dataclass(frozen=True)
 class Summary:
     """One row of a table."""

@@ -16,6 +16,7 @@ from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, new_figure, plain
 
 WIDTH, HEIGHT = 6.0, 3.7
+LINE_HEIGHT = 0.2  # of a legend
 BINS = 24
 WRONG = "wrong from the start"
 Curve = Callable[[Record], tuple[Tensor, Tensor]]
@@ -67,6 +68,7 @@ def over_k(entries: Sequence[Entry]) -> Any:
             _point(axis, entry, look)
     largest = max(entry.k for entry in entries if entry.k is not None)
     axis.set(xlim=(0, largest * 1.03), xlabel="k, groups that may change")
+    axis.locator_params(axis="x", integer=True)
     return _percent(figure, axis, len(entries))
 
 
@@ -153,10 +155,12 @@ def _percent(figure: Any, axis: Any, count: int) -> Any:
 
 
 def _legend(axis: Any, wide: bool = False) -> None:
-    """Above the axes, in as many columns as there is room for."""
-    longest = max(map(len, axis.get_legend_handles_labels()[1]))
-    columns = max(1, (150 if wide else 70) // (longest + 6))
+    """Above the axes, in as many columns as there is room for; for many lines the figure grows, not the axes shrink."""
+    names = axis.get_legend_handles_labels()[1]
+    columns = max(1, (150 if wide else 70) // (max(map(len, names)) + 6))
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns, columnspacing=1.4, labelcolor=INK)
+    lines = -(-len(names) // columns)
+    axis.figure.set_figheight(axis.figure.get_figheight() + LINE_HEIGHT * max(lines - 2, 0))
 
 
 def _whole_numbers(axis: Any) -> None:

@@ -14,6 +14,7 @@ from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, new_
 MOST = 20  # classes that are shown one by one; the rest is put together
 BARS = 512  # features that have a bar each; of more, neighbours share one
 NUMBERS = 12  # classes up to which the matrix has room for numbers
+SIDE = 5.4  # of a matrix with its names
 OTHERS = -1
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -26,6 +27,16 @@ class Classes:
     names: tuple[str, ...]
     before: Counts  # (classes, classes), true by predicted
     after: Counts
+
+    def short_names(self, most: int) -> list[str]:
+        """Of so many letters at most; before those that are then alike stands the number of the class."""
+        short = [plain(name, most) for name in self.names]
+        alike = Counter(short)
+        pairs = zip(self.numbers, self.names, strict=True)
+        return [
+            word if alike[word] == 1 else plain(f"{number} {name}", most)
+            for word, (number, name) in zip(short, pairs, strict=True)
+        ]
 
 
 def count_classes(entry: Entry) -> Classes:
@@ -47,23 +58,23 @@ def count_classes(entry: Entry) -> Classes:
 
 def per_class(entry: Entry) -> Any:
     """From the accuracy on clean images to what is left of it, one line a class."""
-    total, clean, robust = (Counter[str]() for _ in range(3))
+    total, clean, robust = (Counter[int]() for _ in range(3))
     shown = count_classes(entry)
     for row in entry.record.rows:
-        name = entry.class_name(row.label) if row.label in shown.numbers else "others"
-        total[name] += 1
-        clean[name] += row.clean_correct
-        robust[name] += row.clean_correct and not row.fooled
-    names = [name for name in dict.fromkeys(shown.names) if total[name]]
+        number = row.label if row.label in shown.numbers else OTHERS
+        total[number] += 1
+        clean[number] += row.clean_correct
+        robust[number] += row.clean_correct and not row.fooled
+    names = {number: name for number, name in zip(shown.numbers, shown.short_names(18), strict=True) if total[number]}
     figure = new_figure(6.0, 1.25 + 0.28 * len(names))
     axis = figure.add_subplot()
     y = range(len(names))
-    left, right = ([100 * hits[name] / total[name] for name in names] for hits in (robust, clean))
+    left, right = ([100 * hits[number] / total[number] for number in names] for hits in (robust, clean))
     axis.hlines(y, left, right, color=LINE, lw=5)
     axis.plot(right, y, "o", ms=8, mfc=PAPER, mec=colour(0), mew=2, label="clean", clip_on=False, zorder=3)
     axis.plot(left, y, "D", ms=7, color=SERIES[1], label="robust", clip_on=False, zorder=4)
     axis.set(xlim=(-3, 103), xlabel="accuracy, %", yticks=y, ylim=(len(names) - 0.4, -0.6))
-    axis.set_yticklabels([f"{plain(name, 18)}  ({total[name]})" for name in names], color=INK)
+    axis.set_yticklabels([f"{name}  ({total[number]})" for number, name in names.items()], color=INK)
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.4, labelcolor=INK)
@@ -73,15 +84,14 @@ def per_class(entry: Entry) -> Any:
 def confusion(entry: Entry, stacked: bool) -> Any:
     """True against predicted class, on clean and on adversarial images; shades are shares of a row."""
     shown = count_classes(entry)
-    side = max(3.4, min(5.4, 1.4 + 0.32 * len(shown.names)))
-    figure = new_figure(side + 0.3, 2 * side) if stacked else new_figure(2 * side + 0.4, side + 0.3)
+    figure = new_figure(SIDE + 0.3, 2 * SIDE) if stacked else new_figure(2 * SIDE + 0.4, SIDE + 0.3)
     for place, (title, counts) in enumerate((("clean", shown.before), ("adversarial", shown.after))):
         axis = figure.add_subplot(*((2, 1) if stacked else (1, 2)), place + 1)
         share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axis.imshow(share, cmap=shades(SERIES[place]), vmin=0, vmax=1, interpolation="none")
         axis.set_title(f"{title} {nouns([entry])[0]}s")
         ticks = range(len(shown.names))
-        names = [plain(name, 14) for name in shown.names]
+        names = shown.short_names(14)
         axis.set(xticks=ticks, xlabel="predicted", ylabel="true" if stacked or not place else "")
         axis.set_xticklabels(names, rotation=55, ha="right", rotation_mode="anchor")
         axis.set_yticks(ticks, names if stacked or not place else [])

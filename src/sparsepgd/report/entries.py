@@ -18,6 +18,7 @@ from sparsepgd.evaluation import sanity
 from sparsepgd.evaluation.chunks import decoded
 from sparsepgd.evaluation.folders import RECORD, load, load_adversarial
 from sparsepgd.evaluation.records import Notice, Record, Row
+from sparsepgd.evaluation.summary import counted, singular
 from sparsepgd.threat import LEVELS, Groups, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
@@ -107,7 +108,7 @@ class Entry:
     @property
     def length(self) -> str:
         counts = {unit: self.attack.get(unit) for unit in ("steps", "queries")}
-        return ", ".join(f"{count:,} {unit}" for unit, count in counts.items() if isinstance(count, int))
+        return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
 
     @cached_property
     def changed(self) -> Tensor:
@@ -182,7 +183,7 @@ def describe_budget(written: object) -> str:
     pattern = dict(written["pattern"])
     kind = str(pattern.pop("kind"))
     unit = UNITS.get(kind, kind.lower())
-    words = f"k = {written['k']} {unit if written['k'] != 1 else _singular(unit)}"
+    words = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
     if kind == "Shape":
         words += f" ({pattern['name']})"
     elif kind == "Groups":
@@ -199,10 +200,6 @@ def describe_budget(written: object) -> str:
 def short_digest(value: object) -> str:
     """Eight letters that tell values apart which are too long to be shown."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
-
-
-def _singular(unit: str) -> str:
-    return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
 def _run_folders(place: Path) -> list[Path]:

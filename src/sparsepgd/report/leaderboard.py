@@ -18,7 +18,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.folders import load, load_adversarial
 from sparsepgd.evaluation.records import Record, Strict, read
-from sparsepgd.evaluation.summary import wilson
+from sparsepgd.evaluation.summary import counted, wilson
 from sparsepgd.report.entries import describe_budget, short_digest
 
 HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
@@ -43,7 +43,7 @@ class Attempt(Strict):
     @property
     def length(self) -> str:
         """``spgd-projected (100 steps)``."""
-        counts = [f"{self.settings[unit]:,} {unit}" for unit in ("steps", "queries") if self.settings.get(unit)]
+        counts = [counted(self.settings[unit], unit) for unit in ("steps", "queries") if self.settings.get(unit)]
         return f"{self.attack} ({', '.join(counts)})" if counts else self.attack
 
 
@@ -176,7 +176,7 @@ def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
     groups: dict[tuple[str, str, str], list[Contender]] = {}
     named: dict[str, set[str]] = {}  # what a name of images stands for
     for one in found:
-        title = f"{one.words}, {one.images} images of {one.data}"
+        title = f"{one.words}, {counted(one.images, 'images')} of {one.data}"
         groups.setdefault((title, one.data_sha256, json.dumps(one.budget)), []).append(one)
         named.setdefault(title, set()).add(one.data_sha256)
     for (title, digest, _), group in sorted(groups.items()):

@@ -13,7 +13,7 @@ from typing import Any
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.folders import dump, load, sha256
 from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import wilson
+from sparsepgd.evaluation.summary import counted, wilson
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
@@ -51,7 +51,7 @@ def render(entries: Sequence[Entry]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "duration": duration, "count": count}
+    environment.filters |= {"percent": percent, "duration": duration, "count": count, "counted": counted}
     script, (thing, point) = _asset("page.js"), nouns(entries)
     page: str = environment.get_template("page.html.j2").render(
         entries=entries,

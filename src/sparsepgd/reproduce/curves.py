@@ -133,9 +133,7 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
         words = reasons(recipe, job, subjects, "the paper's mean iterations stand in its picture alone; its success "
                         "rates are 100 minus Table I")  # fmt: skip
         won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
-        return Outcome(
-            "as said", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {}
-        )
+        return Outcome("", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {})
 
     return Plan(cases, finish)
 
@@ -159,7 +157,7 @@ def runtime(recipe: Recipe, job: Job) -> Plan:
         numbers = [number for subject in subjects for number in _times(subject, found)]
         words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA is the sum of "
                         "its members, each on all images")  # fmt: skip
-        return Outcome("as said", numbers, words)
+        return Outcome("", numbers, words)
 
     return Plan(cases, finish)
 

@@ -65,7 +65,7 @@ def panels(recipe: Recipe, job: Job) -> Plan:
     large = subjects[0].x.shape[2] >= 100
     cases = [
         Case(
-            "share of right images that are fooled",
+            "share of the right images that are fooled",
             subject.role,
             kind,
             subject,

@@ -107,7 +107,7 @@ class Number:
 class Outcome:
     """What a recipe shows."""
 
-    unit: str
+    unit: str  # of all numbers; none, if the sections name theirs
     numbers: Sequence[Number]
     reasons: Sequence[str]  # why they may differ
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by their file; drawn when called

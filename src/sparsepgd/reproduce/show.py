@@ -26,6 +26,21 @@ class Grid:
     header: list[str]
     rows: list[list[str]]
 
+    @property
+    def columns(self) -> list[list[str]]:
+        return [list(column) for column in zip(self.header, *self.rows, strict=True)]
+
+    @property
+    def width(self) -> int:
+        """In letters: one between two columns, and one at either side."""
+        return sum(1 + max(map(len, column)) for column in self.columns) + 1
+
+    def within(self, room: int) -> Grid:
+        """Itself, or its columns as rows where there is no room for it and more for those."""
+        header, *rows = self.columns
+        turned = Grid(self.title, header, rows)
+        return turned if self.width > room and turned.width < self.width else self
+
 
 def grids(outcome: Outcome) -> Iterator[Grid]:
     """One grid a section; of each row what was found here, its half interval, and what the paper prints."""
@@ -44,11 +59,16 @@ def grids(outcome: Outcome) -> Iterator[Grid]:
         yield Grid(section, ["", *columns], rows)
 
 
+def heading(section: str, unit: str) -> str:
+    """Of a table: its section and the unit, or one of them if that says both."""
+    return f"{section}: {unit}" if unit and not unit.startswith(section) else unit or section
+
+
 def markdown(recipe: Recipe, outcome: Outcome) -> str:
     """The tables, the reasons and the source as a page."""
-    parts = [f"# {recipe.source}: {recipe.about}\n", f"{outcome.unit}\n"]
+    parts = [f"# {recipe.source}: {recipe.about}\n"]
     for grid in grids(outcome):
-        parts.append(f"## {grid.title}\n\n{tables.markdown(grid.header, grid.rows)}\n")
+        parts.append(f"## {heading(grid.title, outcome.unit)}\n\n{tables.markdown(grid.header, grid.rows)}\n")
     parts.append("## Why the numbers may differ\n\n" + "\n".join(f"- {reason}" for reason in outcome.reasons) + "\n")
     parts.append(f"Source of the paper's numbers: {facts()['source']}.\n")
     return "\n".join(parts)

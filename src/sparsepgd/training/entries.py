@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ def zoo_entry(
     *,
     arguments: dict[str, Any] | None = None,
     data: str = "the data",
+    classes: Sequence[str] = (),
     command: str = "sp.train",
     images: int = 1000,
     steps: int = 100,
@@ -44,6 +45,7 @@ def zoo_entry(
 
     `architecture` and `arguments`: how `zoo.load` builds the network. `test`: images and labels that were not trained
     on; clean accuracy is that of all, robust accuracy that of the first `images` under sPGD of `steps` steps.
+    `classes`: their names, in the order of the labels.
     `half`: weights are rounded to float16 before anything is measured, in `trained.model` too, so that what is measured
     here and afterwards is what is written.
     """
@@ -61,6 +63,7 @@ def zoo_entry(
         description=f"{_family(model)} of {count:,} parameters for {data}; {kind.about}",
         architecture=architecture,
         arguments=arguments or {},
+        classes=list(classes),
         parameters=count,
         sha256=hashlib.sha256(weights).hexdigest(),
         method=kind.name,

@@ -93,6 +93,11 @@ class Settings:
             raise UnsupportedError(f"radius=None with {self.method!r}; expected a number larger than 0")
         if self.mode == "F" and not (found.trades and found.adversary == "spgd"):
             raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
+        if found.adversary == "loap" and not self.budget.pattern.structured:
+            raise UnsupportedError(
+                f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
+                "patch:3, or for this budget sat or strades"
+            )
         if self.near and found.adversary != "spgd":
             raise UnsupportedError(f"near with {self.method!r}; only sPGD starts near the clean image")
         if self.near and self.mode == "F":

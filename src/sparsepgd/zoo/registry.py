@@ -53,6 +53,7 @@ class Card:
     training_seconds: float
     clean_accuracy: float
     measured: str  # on which images, how
+    classes: list[str] = field(default_factory=list)  # names in the order of the logits; none: not known
     robust_accuracy: dict[str, float] = field(default_factory=dict)  # by attack
     curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
 
@@ -61,6 +62,8 @@ class Card:
             value, kind = getattr(self, one.name), KINDS.get(str(one.type), dict)
             if not isinstance(value, kind):
                 raise TypeError(f"{one.name} is {value!r}, expected {one.type}")
+        if not all(isinstance(name, str) for name in self.classes):
+            raise TypeError(f"classes are {self.classes!r}, expected list[str]")
         if not 0 <= self.clean_accuracy <= 1:
             raise TypeError(f"clean_accuracy is {self.clean_accuracy}, expected a share from 0 to 1")
         for attack, value in self.robust_accuracy.items():
@@ -71,7 +74,7 @@ class Card:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
-KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float}
+KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float, "list[str]": list}
 
 
 def names(folder: Traversable | None = None) -> list[str]:

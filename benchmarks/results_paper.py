@@ -1,0 +1,115 @@
+"""Sections of docs/results.md: the paper's tables and figures, ours beside the paper's, from records of small.py."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from records import RESULTS, Record, Records, file_of, hardware, listed, read, torch_version
+
+from sparsepgd.report.style import svg
+from sparsepgd.reproduce.curves import over
+from sparsepgd.reproduce.parts import Number, Outcome
+from sparsepgd.reproduce.show import grids
+from sparsepgd.tables import markdown
+
+CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  # recipes that are drawn
+
+
+def tables_of_the_paper(records: Records) -> Iterator[str]:
+    """Ours beside the paper's."""
+    for name, record in records.items():
+        yield f"## The paper's CIFAR-10 tables, scale {record['scale']}{_which(name, records)}\n"
+        yield (
+            f"`{record['command']}`: {record['images']} images ({record['data']}), seed {record['seed']}, "
+            f"{record['hardware']}, torch {torch_version(record)}, {record['seconds']:.0f} s in {record['processes']} "
+            f"processes. Record: `benchmarks/results/{name}.json`. `spgd reproduce` makes the same tables one by one "
+            "([Reproducing the paper](reproducing.md)).\n"
+        )
+        yield from _in_short(record["recipes"])
+        common = _common(record)
+        yield "### Why the numbers differ from the paper's\n"
+        yield listed([*_trained(record), *common])
+        for recipe, made in record["recipes"].items():
+            yield f"### {made['source']}: {made['about']}\n"
+            outcome = Outcome(made["unit"], numbers(made), made["reasons"])
+            yield f"{made['unit'].capitalize()}; the second line of a model is its 95 % interval.\n"
+            for grid in grids(outcome):
+                yield f"**{grid.title}**\n\n{markdown(grid.header, grid.rows)}\n"
+            if recipe in CURVES:
+                yield f"![{made['about']}](images/{_figure(name, recipe)})\n"
+            if own := [reason for reason in made["reasons"] if reason not in common]:
+                yield listed(own)
+        if record["notices"]:
+            yield "### What the runs warned of\n"
+            yield listed(record["notices"])
+
+
+def ablations(records: Records) -> Iterator[str]:
+    """Recipes of `spgd reproduce` that were run alone."""
+    yield "## Ablations of training\n"
+    for name, record in records.items():
+        yield f"### {record['source']}: {record['about']}\n"
+        yield (
+            f"{record['unit'].capitalize()}; scale {record['scale']}, {record['images']} images of {record['data']}, "
+            f"seed {record['seed']}, {hardware(record)}, {record['seconds']:.0f} s. Record: {file_of(name)}.\n"
+        )
+        for grid in grids(Outcome(record["unit"], numbers(record), record["reasons"])):
+            yield f"{markdown(grid.header, grid.rows)}\n"
+        yield listed([*record["reasons"], *([record["note"]] if "note" in record else [])])
+
+
+def _in_short(recipes: Record) -> Iterator[str]:
+    """Clean and under sAA, of every model and budget."""
+    rows = []
+    for name in ("unstructured", "structured"):
+        found = numbers(recipes[name]) if name in recipes else []
+        for section, row in dict.fromkeys((number.section, number.row) for number in found):
+            cells = {one.column: one for one in found if (one.section, one.row) == (section, row)}
+            place = recipes[name]["places"].get(row, "")
+            rows.append([section, f"{row} ({place})", *(_pair(cells[column]) for column in ("clean", "sAA"))])
+    if rows:
+        yield "In short, here / in the paper:\n"
+        yield markdown(["budget", "model", "clean", "under sAA"], rows) + "\n"
+
+
+def _pair(number: Number) -> str:
+    return " / ".join("-" if value is None else f"{value:.1f}" for value in (number.here, number.paper))
+
+
+def numbers(made: Record) -> list[Number]:
+    return [Number(**number) for number in made["numbers"]]
+
+
+def _common(record: Record) -> list[str]:
+    """The reasons that hold for every table."""
+    every = [made["reasons"] for made in record["recipes"].values()]
+    return [reason for reason in dict.fromkeys(chain(*every)) if all(reason in one for one in every)]
+
+
+def _trained(record: Record) -> Iterator[str]:
+    used = {model for made in record["recipes"].values() for model in made["places"].values()}
+    epochs = [f"{name} {card['epochs']}" for name, card in record["models"].items() if name in used]
+    yield f"epochs of training: {', '.join(epochs)}; the paper's own models 100"
+
+
+def _which(name: str, records: Records) -> str:
+    return f" ({name})" if len(records) > 1 else ""
+
+
+def figures(results: Path = RESULTS) -> dict[str, bytes]:
+    """The curves of the paper's figures as SVG, by the name of their file."""
+    return {file: svg(over(*CURVES[recipe], numbers(made))) for file, (recipe, made) in curves(results).items()}
+
+
+def curves(results: Path = RESULTS) -> dict[str, tuple[str, Record]]:
+    """What is drawn, the recipe and what it made, by the name of the file."""
+    return {
+        _figure(name, recipe): (recipe, record["recipes"][recipe])
+        for name, record in read(results, "small").items()
+        for recipe in CURVES
+        if recipe in record["recipes"]
+    }
+
+
+def _figure(record: str, recipe: str) -> str:
+    return f"results-{record}-{recipe}.svg"

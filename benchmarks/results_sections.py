@@ -1,0 +1,143 @@
+"""Sections of docs/results.md: what was measured beside the paper's tables, one kind of record each."""
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from records import PAIR, Records, beside_official, file_of, hardware, listed, torch_version
+
+from sparsepgd.tables import markdown
+
+
+def trainings(records: Records) -> Iterator[str]:
+    """What was trained by recipe, and what withstands Sparse-AutoAttack."""
+    yield "## Training\n"
+    yield "Accuracy in percent; sAA: of the first test images, in the order of its members, each on what is left.\n"
+    rows, notes = [], []
+    for name, record in records.items():
+        saa = record["saa"]
+        cells = ["not run", "-"]
+        if saa is not None:
+            low, high = (f"{100 * share:.1f}" for share in saa["interval"])
+            cells = [
+                f"{100 * saa['robust_accuracy']:.1f} ({low}-{high})",
+                f"{saa['images']:,} images, {saa['steps']:,} steps, {saa['queries']:,} queries",
+            ]
+        rate = f"{record['seconds']:.0f}, {record['seconds an epoch']:.1f} an epoch"
+        words = [record["recipe"], str(record["epochs"]), rate, f"{100 * record['clean']:.1f}", *cells, file_of(name)]
+        rows.append(words)
+        notes += [f"{name}: {record['note']}"] if "note" in record else []
+        notes += [f"{name}: {notice}" for notice in record["notices"]]
+    yield markdown(["recipe", "epochs", "seconds", "clean", "under sAA (95 %)", "sAA", "record"], rows) + "\n"
+    yield f"{hardware(next(iter(records.values())))}; curves are in the records.\n"
+    if notes:
+        yield listed(notes)
+
+
+def cascades(records: Records) -> Iterator[str]:
+    """Sparse-AutoAttack at its full length."""
+    yield "## Sparse-AutoAttack\n"
+    yield (
+        "Accuracy in percent after each member of the cascade, each on the images that withstood those before it; "
+        "seconds from a cold start.\n"
+    )
+    rows = []
+    for name, record in records.items():
+        left = ", ".join(f"{member} {100 * value:.1f}" for member, value in record["accuracy"].items())
+        length = f"{record['steps']:,} steps, {record['queries']:,} queries"
+        images = f"{record['images']:,}, k = {record['k']}"
+        seconds = f"{record['seconds']:,.0f}"
+        rows.append([record["model"], images, length, left, seconds, hardware(record), file_of(name)])
+    yield markdown(["model", "images", "length", "left", "seconds", "hardware", "record"], rows) + "\n"
+
+
+def speeds(records: Records) -> Iterator[str]:
+    """Ours beside the authors' code, in one run."""
+    yield "## Speed beside the official code\n"
+    yield "Means over the seeds, warm-up apart, of attacks of equal length in one run; left: images still right.\n"
+    rows = [
+        [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, hardware(record), file_of(name)]
+        for name, record in records.items()
+        for pair in beside_official(record)
+    ]
+    yield markdown(["model", "attack", *PAIR, "hardware", "record"], rows) + "\n"
+
+
+def growths(records: Records) -> Iterator[str]:
+    """Seconds against one quantity at a time."""
+    yield "## How the time grows\n"
+    for name, record in records.items():
+        how = record.get("note", "without early stop, after a warm-up")
+        yield (
+            f"sPGD on {record['model']}, {record['steps']} steps, {how}, {record['precision']}"
+            f"{', compiled' if record['compiled'] else ''}; {hardware(record)}. The exponent is 1 where the time is "
+            f"proportional. Record: {file_of(name)}.\n"
+        )
+        rows = []
+        for what in dict.fromkeys(row["what"] for row in record["rows"]):
+            mine = [row for row in record["rows"] if row["what"] == what]
+            values, seconds, us = ([row[key] for row in mine] for key in ("value", "seconds", "us"))
+            cells = [", ".join(f"{value:,}" for value in values), ", ".join(f"{value:.2f}" for value in seconds)]
+            rows.append([what, *cells, ", ".join(f"{value:.1f}" for value in us), _exponent(values, seconds)])
+        yield markdown(["what", "values", "seconds", "us an evaluation", "exponent"], rows) + "\n"
+
+
+def _exponent(values: list[float], seconds: list[float]) -> str:
+    if len(values) < 2 or min(values) <= 0 or values[0] == values[-1]:
+        return "-"
+    return f"{math.log(seconds[-1] / seconds[0]) / math.log(values[-1] / values[0]):.2f}"
+
+
+def comparisons(records: Records) -> Iterator[str]:
+    """Every attack at the same cost."""
+    yield "## All attacks at equal cost\n"
+    for name, record in records.items():
+        yield (
+            f"{record['model']}, {record['n']} images ({record['data']}), {record['budget']}, {record['how']}, seed "
+            f"{record['seed']}, {record['device']}, torch {torch_version(record)}. Record: {file_of(name)}.\n"
+        )
+        rows = []
+        for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
+            low, high = (f"{100 * share:.0f}" for share in line["interval"])
+            passes = line["forwards"] + line["backwards"]
+            rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
+        yield markdown(["attack", "robust accuracy, %", "95 %", "passes for an image, as taken"], rows) + "\n"
+
+
+def variants(records: Records) -> Iterator[str]:
+    """What each choice that the paper leaves open is worth."""
+    yield "## Variants of sPGD\n"
+    yield "Images left robust, means over the seeds; fewer: stronger. What they are: [Deviations](deviations.md).\n"
+    for name, record in records.items():
+        kinds = list(dict.fromkeys(row["gradient"] for row in record["rows"]))
+        left = {(row["variant"], row["gradient"]): statistics.mean(row["robust"]) for row in record["rows"]}
+        rows = [
+            [variant, *(f"{left[variant, kind]:.1f}" if (variant, kind) in left else "-" for kind in kinds)]
+            for variant in dict.fromkeys(row["variant"] for row in record["rows"])
+        ]
+        yield (
+            f"{record['model']}, {record['clean']} of {record['images']:,} images right when clean, k = {record['k']} "
+            f"({record.get('pattern', 'pixel')}), {record['steps']} steps, {len(record['seeds'])} seeds, "
+            f"{hardware(record)}. Record: {file_of(name)}.\n"
+        )
+        yield markdown(["variant", *kinds], rows) + "\n"
+        if "note" in record:
+            yield f"Note: {record['note']}\n"
+
+
+def detections(records: Records) -> Iterator[str]:
+    """mAP of detectors, from the lines of detection.py."""
+    yield "## Detectors\n"
+    for name, record in records.items():
+        lines = [line for line in record["lines"] if "boxes" in line]
+        scores = list(lines[0]["boxes"])
+        rows = [
+            [
+                line["line"],
+                *(f"{100 * line['boxes'][score]:.1f}" for score in scores),
+                str(line.get("evaluations", "-")),
+            ]
+            for line in lines
+        ]
+        yield f"{record['model']}, {lines[0]['images']} images of {lines[0]['size']} pixels. Record: {file_of(name)}.\n"
+        yield markdown(["attack", *(f"{score}, %" for score in scores), "evaluations"], rows) + "\n"
