@@ -32,16 +32,31 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         for recipe, made in record["recipes"].items():
             yield f"### {made['source']}: {made['about']}\n"
             outcome = Outcome(made["unit"], numbers(made), made["reasons"])
-            yield f"{made['unit'].capitalize()}; the second line of a model is its 95 % interval.\n"
+            words = [made["unit"]] if made["unit"] not in ("", "as said") else []
+            if any(number.low is not None for number in outcome.numbers):
+                words.append("the second line of a model is its 95 % interval")
+            if words:
+                yield f"{'; '.join(words).capitalize()}.\n"
             for grid in grids(outcome):
                 yield f"**{grid.title}**\n\n{markdown(grid.header, grid.rows)}\n"
             if recipe in CURVES:
                 yield f"![{made['about']}](images/{_figure(name, recipe)})\n"
             if own := [reason for reason in made["reasons"] if reason not in common]:
                 yield listed(own)
+        if record["not finished"]:
+            yield f"Not finished in the time that there was: {', '.join(record['not finished'])}.\n"
         if record["notices"]:
             yield "### What the runs warned of\n"
-            yield listed(record["notices"])
+            yield listed(_grouped(record["notices"]))
+
+
+def _grouped(notices: list[str]) -> list[str]:
+    """What is said of several attacks, once."""
+    who: dict[str, list[str]] = {}
+    for notice in notices:
+        name, _, words = notice.partition(": ")
+        who.setdefault(words, []).append(name)
+    return [f"{'; '.join(names)}: {words}" for words, names in who.items()]
 
 
 def ablations(records: Records) -> Iterator[str]:

@@ -63,7 +63,8 @@ def small_record() -> dict[str, Any]:
                 **made, "source": "Figure 3a", "about": "over T", "numbers": curve, "reasons": ["short", "no numbers"],
             },
         },
-        "notices": [],
+        "not finished": ["sparsity"],
+        "notices": ["mine, spgd: masked", "mine, rs: masked", "mine, rs: few queries"],
     }  # fmt: skip
 
 
@@ -127,6 +128,8 @@ def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_pa
     assert [text.count(f"\n- {reason}\n") for reason in ("short", "few images", "no numbers")] == [1, 1, 1]
     assert "seed 3, a device, torch 2.11.0, 123 s in 12 processes" in text
     assert "epochs of training: mine 24;" in text
+    assert "Not finished in the time that there was: sparsity.\n" in text
+    assert "- mine, spgd; mine, rs: masked\n- mine, rs: few queries\n" in text
     assert "](images/results-small-mine-iterations.svg)" in text
     drawn = results_page.figures(tmp_path)
     assert list(drawn) == ["results-small-mine-iterations.svg"]
