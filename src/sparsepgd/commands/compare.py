@@ -16,7 +16,7 @@ from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, one_model, out, progress
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.comparison import line
+from sparsepgd.evaluation.comparison import Line, line
 from sparsepgd.evaluation.identity import hardware
 from sparsepgd.evaluation.summary import counted
 from sparsepgd.threat import Budget
@@ -71,20 +71,15 @@ def compare(
         caption += f"; not for {budget.pattern.unit}: {', '.join(refused)}"
     out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
     if out_file is not None:
-        content = {
-            "command": command(),
-            "model": source.name,
-            "data": data,
-            "n": len(x),
-            "budget": repr(budget),
-            "how": how,
-            "seed": seed,
-            "torch": torch.__version__,
-            "device": str(place),
-            "hardware": hardware(place),
-            "lines": [asdict(one) for one in lines],
-        }
-        atomic.write(out_file, (json.dumps(content, indent=2) + "\n").encode())
+        head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
+        atomic.write(out_file, _record(head, place, lines))
+
+
+def _record(head: dict[str, Any], place: torch.device, lines: list[Line]) -> bytes:
+    """The table as JSON."""
+    here = {"torch": torch.__version__, "device": str(place), "hardware": hardware(place)}
+    content = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
+    return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def _searches(
