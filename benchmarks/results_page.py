@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from records import RESULTS, Record, Records, file_of, hardware, read
+from records import RESULTS, Record, Records, file_of, hardware, listed, read
 from results_paper import ablations, curves, figures, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
 
@@ -36,7 +36,7 @@ SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of re
     "deviations": variants,
     "detection": detections,
 }
-MODEL = ["model", "network", "trained by", "epochs", "seconds", "clean", "robust"]  # above what `_model` says
+MODEL = ["model", "network", "trained by", "epochs", "seconds", "hardware", "clean, %"]  # above what `_model` says
 
 
 def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:
@@ -56,14 +56,27 @@ def models(folders: tuple[Path, ...]) -> Iterator[str]:
     if cards:
         yield "## The models\n"
         yield markdown(MODEL, [_model(card) for card in cards]) + "\n"
-        yield "Measured: " + "; ".join(dict.fromkeys(card["measured"] for card in cards)) + ".\n"
+        yield "Robust accuracy, %, by attack:\n"
+        attacks = dict.fromkeys(attack for card in cards for attack in card["robust_accuracy"])
+        yield (
+            markdown(["", *(card["name"] for card in cards)], [_withstood(cards, attack) for attack in attacks]) + "\n"
+        )
+        how: dict[str, list[str]] = {}
+        for card in cards:
+            how.setdefault(card["measured"], []).append(card["name"])
+        yield "How it was measured:\n"
+        yield listed([f"{', '.join(names)}: {words}" for words, names in how.items()])
 
 
 def _model(card: Record) -> list[str]:
-    robust = "; ".join(f"{100 * value:.1f} under {attack}" for attack, value in card["robust_accuracy"].items())
-    seconds = f"{card['training_seconds']:,.0f}, {card['hardware']}"
-    words = (card["name"], card["architecture"], card["method"], str(card["epochs"]), seconds)
-    return [*words, f"{100 * card['clean_accuracy']:.1f}", robust or "-"]
+    seconds, clean = f"{card['training_seconds']:,.0f}", f"{100 * card['clean_accuracy']:.1f}"
+    words = (card["name"], card["architecture"], card["method"], str(card["epochs"]))
+    return [*words, seconds, card["hardware"], clean]
+
+
+def _withstood(cards: list[Record], attack: str) -> list[str]:
+    found = [card["robust_accuracy"].get(attack) for card in cards]
+    return [attack, *("-" if value is None else f"{100 * value:.1f}" for value in found)]
 
 
 def sources(results: Path) -> Iterator[str]:

@@ -22,8 +22,8 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         yield (
             f"`{record['command']}`: {record['images']} images ({record['data']}), seed {record['seed']}, "
             f"{record['hardware']}, torch {torch_version(record)}, {record['seconds']:.0f} s in {record['processes']} "
-            f"processes. Record: `benchmarks/results/{name}.json`. `spgd reproduce` makes the same tables one by one "
-            "([Reproducing the paper](reproducing.md)).\n"
+            f"processes{_noted(record)}. Record: `benchmarks/results/{name}.json`. `spgd reproduce` makes the same "
+            "tables one by one ([Reproducing the paper](reproducing.md)).\n"
         )
         yield from _in_short(record["recipes"])
         common = _common(record)
@@ -48,6 +48,10 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         if record["notices"]:
             yield "### What the runs warned of\n"
             yield listed(_grouped(record["notices"]))
+
+
+def _noted(record: Record) -> str:
+    return f" ({record['note']})" if "note" in record else ""
 
 
 def _grouped(notices: list[str]) -> list[str]:
