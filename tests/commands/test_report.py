@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
 from sparsepgd.commands.report import report
 from sparsepgd.errors import SourceError
+from sparsepgd.evaluation import runs
 from sparsepgd.evaluation.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
@@ -57,6 +60,19 @@ def test_several_runs_make_one_page_here(place: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     report([place / "runs" / "both" / name for name in ("small-plain", "small-strades")])
     assert "2 models under spgd-unprojected" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = SmallConvNet().eval(), images(8)
+    problem = model, (x, labelled(model, x))
+    attack = sp.SparsePGD(sp.Budget(k=6), 5)
+    runs.run(tmp_path / "whole", attack, *problem)
+    asked = iter(range(9))
+    runs.run(tmp_path / "half", attack, *problem, chunk=4, stop=lambda: next(asked) == 1)
+    report([tmp_path])
+    said = "".join(capsys.readouterr().out.splitlines())
+    assert f"warning: {tmp_path / 'half'} is not finished and left out; run it again to go on" in said
+    assert "whole is not finished" not in said
 
 
 def test_what_cannot_be_done_is_said(place: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from sparsepgd.commands.common import out
 from sparsepgd.errors import SourceError
+from sparsepgd.evaluation.folders import unfinished
 from sparsepgd.report import PAGE, collect, write_figures, write_page
 
 
@@ -23,6 +25,8 @@ def report(
 ) -> None:
     """Records -> one self-contained page with figures and pictures; several runs are laid side by side."""
     entries = collect(runs)
+    for folder in chain.from_iterable(map(unfinished, runs)):
+        out.print(f"warning: {folder} is not finished and left out; run it again to go on", soft_wrap=True)
     page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     _make(page.parent)
     write_page(entries, page)

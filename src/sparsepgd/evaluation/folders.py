@@ -44,6 +44,12 @@ def load(folder: str | Path) -> Record:
     raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
 
 
+def unfinished(place: Path) -> list[Path]:
+    """Folders of runs in here that are not finished."""
+    found = sorted(file.parent.parent for file in place.rglob(f"{PARTIAL}/{HEAD}"))
+    return [folder for folder in found if not (folder / RECORD).is_file()]
+
+
 def load_adversarial(folder: str | Path) -> dict[str, Tensor]:
     """x_adv, y, the clean x (older folders have none) and, if there was one, the mask `allowed`; checked against
     the record."""
