@@ -134,6 +134,22 @@ def test_other_networks_are_tested_too_and_the_line_to_use_them_names_their_weig
     assert row[2].strip() == tested.split("clean ")[1].split(",")[0]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_interrupt_says_whether_anything_was_saved(
+    saved: bool, place: Path, spgd: Spgd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, out: Path, **__: Any) -> None:
+        if saved:
+            out.mkdir()
+            (out / "checkpoint.pt").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_training", interrupted)
+    done = spgd("train", "--recipe", "r.toml", "--out", "o")
+    words = "what is finished is in o: run the same command again to go on" if saved else "nothing was saved yet, "
+    assert (done.returncode, done.stderr.startswith(f"interrupted; {words}")) == (1, True)
+
+
 def test_a_class_that_only_the_images_to_test_on_have_is_known_to_the_network(place: Path, spgd: Spgd) -> None:
     x, y = quadrants(60)
     kept = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:12]

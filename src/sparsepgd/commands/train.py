@@ -32,6 +32,7 @@ from sparsepgd.search.noise import signed
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
+from sparsepgd.training.api import CHECKPOINT
 from sparsepgd.training.entries import measure, zoo_entry
 from sparsepgd.training.loop import Progress as Report
 from sparsepgd.training.settings import settings
@@ -143,6 +144,8 @@ class _Job:
                 )  # fmt: skip
         except KeyboardInterrupt:
             how = f"what is finished is in {self.folder}: run the same command again to go on"
+            if not (self.folder / CHECKPOINT).is_file():
+                how = "nothing was saved yet, which happens at the ends of epochs"
             err.print(f"interrupted; {how}", soft_wrap=True)
             raise typer.Exit(1) from None
 
