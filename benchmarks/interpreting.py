@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from records import load
+from records import load, torch_version
 
 ROOT = Path(__file__).parent.parent
 RECORD = "compare-small-strades-200"
@@ -22,7 +22,7 @@ def table() -> str:
         )
     setting = (
         f"`spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost 200`, "
-        f"seed {record['seed']}, torch {record['torch'].split('+')[0]} on a CPU; "
+        f"seed {record['seed']}, torch {torch_version(record)} on a CPU; "
         f"record: `benchmarks/results/{RECORD}.json`. Passes are forwards and backwards together, as taken; successes "
         "after more than 200 do not count."
     )

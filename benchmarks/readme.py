@@ -8,7 +8,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from records import PAIR, beside_official, load
+from records import PAIR, beside_official, load, torch_version
 
 ROOT = Path(__file__).parent.parent
 START = "<!-- results: written by benchmarks/readme.py from the records, do not edit -->\n"
@@ -30,7 +30,7 @@ def beside_the_official_code() -> str:
             lines.append(f"| {' | '.join(cells)} |")
     gpu, cpu = load("speed-prn18-strades"), load("speed-cpu-small-strades")
     lines.append(
-        f"\n`prn18`: {gpu['hardware']}, torch {gpu['torch'].split('+')[0]}, {gpu['spgd']['steps']} steps, "
+        f"\n`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
         f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32; here: means "
         "of three seeds, official code: one seed. Three seeds of it, beside a search in bf16, which is up to 1.2 "
         "points weaker: `speed-prn18-*-bf16.json`. These runs redrew masks by the paper's rule; by the rule of now "

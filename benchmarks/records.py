@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ def torch_version(record: Record) -> str:
 
 def file_of(name: str) -> str:
     return f"`{name}.json`"
+
+
+def told(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:
+    """``one, another: words``; what is said of several, once."""
+    who: dict[str, list[str]] = {}
+    for name, words in pairs:
+        who.setdefault(words, []).append(name)
+    return [f"{between.join(names)}: {words}" for words, names in who.items()]
 
 
 def listed(lines: list[str]) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from records import RESULTS, Record, Records, file_of, hardware, listed, read
+from records import RESULTS, Record, Records, file_of, hardware, listed, read, told
 from results_paper import ablations, curves, figures, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
 
@@ -61,11 +61,8 @@ def models(folders: tuple[Path, ...]) -> Iterator[str]:
         yield (
             markdown(["", *(card["name"] for card in cards)], [_withstood(cards, attack) for attack in attacks]) + "\n"
         )
-        how: dict[str, list[str]] = {}
-        for card in cards:
-            how.setdefault(card["measured"], []).append(card["name"])
         yield "How it was measured:\n"
-        yield listed([f"{', '.join(names)}: {words}" for words, names in how.items()])
+        yield listed(told((card["name"], card["measured"]) for card in cards))
 
 
 def _model(card: Record) -> list[str]:

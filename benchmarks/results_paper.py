@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from records import RESULTS, Record, Records, file_of, hardware, listed, read, torch_version
+from records import RESULTS, Record, Records, file_of, hardware, listed, read, told, torch_version
 
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.curves import over
@@ -47,20 +47,11 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
             yield f"Not finished in the time that there was: {', '.join(record['not finished'])}.\n"
         if record["notices"]:
             yield "### What the runs warned of\n"
-            yield listed(_grouped(record["notices"]))
+            yield listed(told((notice.split(": ", 1) for notice in record["notices"]), "; "))
 
 
 def _noted(record: Record) -> str:
     return f" ({record['note']})" if "note" in record else ""
-
-
-def _grouped(notices: list[str]) -> list[str]:
-    """What is said of several attacks, once."""
-    who: dict[str, list[str]] = {}
-    for notice in notices:
-        name, _, words = notice.partition(": ")
-        who.setdefault(words, []).append(name)
-    return [f"{'; '.join(names)}: {words}" for words, names in who.items()]
 
 
 def ablations(records: Records) -> Iterator[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
 from sparsepgd.threat.norms import group_l0
 
 
@@ -42,6 +43,16 @@ def broken(attack: Any, result: sp.Result, model: nn.Module, x: Tensor, y: Tenso
         == tuple(attack.name if one else None for one in result.fooled.tolist()),
     }
     return [promise for promise, holds in kept.items() if not holds]
+
+
+def mixed() -> tuple[SmallConvNet, Tensor, Tensor]:
+    """Images that are right, and a model in training mode, but one layer, with one parameter that is frozen."""
+    model, x = SmallConvNet(), images(4)
+    y = labelled(model, x)
+    model.train()
+    model.net[1].eval()
+    model.net[0].weight.requires_grad_(False)
+    return model, x, y
 
 
 def left_behind(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
-from promises import broken, left_behind
+from promises import broken, left_behind, mixed
 
 BUDGETS = [
     sp.Budget(k=3),
@@ -54,12 +54,7 @@ def test_results_are_within_budget_aligned_and_true(name: str, budget: sp.Budget
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_model_and_random_state_are_untouched(name: str) -> None:
-    model, x = SmallConvNet(), images(4)
-    y = labelled(model, x)
-    model.train()
-    model.net[1].eval()  # one layer in another mode than the rest
-    model.net[0].weight.requires_grad_(False)
-    assert left_behind(ATTACKS[name](sp.Budget(k=3)), model, x, y) == []
+    assert left_behind(ATTACKS[name](sp.Budget(k=3)), *mixed()) == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)

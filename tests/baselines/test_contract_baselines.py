@@ -11,7 +11,7 @@ import torch
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
-from promises import broken, left_behind
+from promises import broken, left_behind, mixed
 from sparsepgd import baselines
 from sparsepgd.errors import UnsupportedError
 from test_contract import BUDGETS
@@ -70,12 +70,7 @@ def test_other_patterns_are_refused_with_a_word_on_what_can(name: str, budget: s
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_model_and_random_state_are_untouched(name: str) -> None:
-    model, x = SmallConvNet(), images(4)
-    y = labelled(model, x)
-    model.train()
-    model.net[1].eval()  # one layer in another mode than the rest
-    model.net[0].weight.requires_grad_(False)
-    assert left_behind(ATTACKS[name][0](taken(name)[0]), model, x, y) == []
+    assert left_behind(ATTACKS[name][0](taken(name)[0]), *mixed()) == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from evaluation.grey_pictures import grey
 from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.errors import BudgetError, PatternError, SourceError, UnsupportedError
@@ -183,8 +184,7 @@ def test_compare_and_bench_warn_of_classes_with_other_names(
 
 def test_several_models_have_labels_and_sizes_of_their_own(tmp_path: Path) -> None:
     for number, name in enumerate(("owl", "fox", "elk") * 2):
-        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
-        save_image(torch.full((3, 16, 16), 0.1 * number), tmp_path / "data" / name / f"{number}.png")
+        grey(tmp_path / "data" / name / f"{number}.png", 25 * number, (16, 16))
     (tmp_path / "m.py").write_text(
         "import torch\nfrom sparsepgd.evaluation.sources import Source\n"
         "def net(side):\n    torch.manual_seed(0)\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluation.grey_pictures import grey
 from sparsepgd import zoo
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.pictures import save_image
 from sparsepgd.evaluation.sources import load_pairs
 
 
@@ -17,8 +17,7 @@ from sparsepgd.evaluation.sources import load_pairs
 def words(tmp_path: Path) -> tuple[str, str]:
     """A Python file of models and a folder of pictures, two of each class."""
     for number, name in enumerate(("owl", "fox", "elk") * 2):
-        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
-        save_image(torch.full((3, 8, 8), 0.1 * number), tmp_path / "data" / name / f"{number}.png")
+        grey(tmp_path / "data" / name / f"{number}.png", 25 * number, (8, 8))
     (tmp_path / "m.py").write_text(
         "import torch\nfrom sparsepgd.evaluation.sources import Source\n"
         "def net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3)).eval()\n"

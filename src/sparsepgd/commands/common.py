@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -79,14 +79,22 @@ def device_named(name: str | None) -> torch.device:
 
 
 @contextmanager
-def progress(title: str, quiet: bool) -> Iterator[Report]:
-    """A bar on stderr that vanishes; nothing at all when stderr is no terminal."""
+def bar(title: str, quiet: bool, seen: str = "") -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr that vanishes, told what is done, of how much, and what is seen; nothing at all when stderr is
+    no terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[fooled]} fooled"),
+        TextColumn("{task.fields[seen]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as bar:
-        task = bar.add_task(title, total=None, fooled=0)
-        yield lambda done, total, fooled: bar.update(task, completed=done, total=total, fooled=fooled)
+    with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as shown:
+        task = shown.add_task(title, total=None, seen=seen)
+        yield lambda done, total, seen: shown.update(task, completed=done, total=total, seen=seen)
+
+
+@contextmanager
+def progress(title: str, quiet: bool) -> Iterator[Report]:
+    """The bar of an attack."""
+    with bar(title, quiet, "0 fooled") as tell:
+        yield lambda done, total, fooled: tell(done, total, f"{fooled} fooled")

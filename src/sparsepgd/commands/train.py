@@ -16,12 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from sparsepgd import options, zoo
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import check_fit, device_named, err, out
+from sparsepgd.commands.common import bar, check_fit, device_named, err, out
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
 from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.data import NAMES as DATA
@@ -256,18 +255,14 @@ def _show(trained: Trained) -> None:
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator[Report]:
-    """A bar on stderr that vanishes, with the last value of each curve."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[seen]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True, disable=quiet or out.quiet or not err.is_terminal) as bar:
-        task = bar.add_task(title, total=None, seen="")
+    """With the last value of each curve."""
+    with bar(title, quiet) as tell:
 
         def report(done: int, total: int, last: Any) -> None:
-            seen = " ".join(f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last)
-            bar.update(task, completed=done, total=total, seen=seen)
+            tell(
+                done,
+                total,
+                " ".join(f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last),
+            )
 
         yield report
