@@ -4,7 +4,6 @@ Every figure in the table stands in a file that the table names.
 """
 
 import json
-import statistics
 import sys
 from pathlib import Path
 
@@ -28,28 +27,16 @@ def beside_the_official_code() -> str:
         for pair in beside_official(record):
             cells = [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)]
             lines.append(f"| {' | '.join(cells)} |")
-    gpu, cpu = load("speed-prn18-strades"), load("speed-cpu-small-strades")
+    gpu, weak, cpu = map(load, ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"))
     lines.append(
         f"\n`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
-        f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32; here: means "
-        "of three seeds, official code: one seed. Three seeds of it, beside a search in bf16, which is up to 1.2 "
-        "points weaker: `speed-prn18-*-bf16.json`. These runs redrew masks by the paper's rule; by the rule of now "
-        f"([rows f and g](docs/deviations.md)) {', '.join(map(redrawn, ('strades', 'linf')))} of 1,000 images are "
-        "left, means of three seeds each (`speed-prn18-*-redraw.json`; official code with the projected gradient: "
-        f"`speed-prn18-*-bf16.json`). `small`: {cpu['threads']} CPU cores, {cpu['steps']} steps and "
+        f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32, three seeds "
+        "each. The first call of a process, with nothing warm and not compiled yet: "
+        f"{gpu['first call']['seconds']:.1f} s (strades) and {weak['first call']['seconds']:.1f} s (linf). `small`: "
+        f"{cpu['threads']} CPU cores, {cpu['steps']} steps and "
         "queries, three seeds each. [All results](docs/results.md)."
     )
     return "\n".join(lines)
-
-
-def redrawn(model: str) -> str:
-    """What either gradient leaves, and the official code."""
-    now, before = (load(f"speed-prn18-{model}-{kind}")["spgd"]["attacks"] for kind in ("redraw", "bf16"))
-    left = {row["name"]: f"{statistics.mean(row['robust']):.1f}" for row in (*before, *now)}
-    both = [
-        f"{left[f'spgd-{one}']} (official code {left[f'official spgd-{one}']})" for one in ("unprojected", "projected")
-    ]
-    return f"on {model} {both[0]} and {both[1]}"
 
 
 def _link(name: str) -> str:

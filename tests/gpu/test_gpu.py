@@ -22,7 +22,12 @@ from sparsepgd.search.ensemble import Member
 from sparsepgd.search.recorded import Recorded
 from sparsepgd.search.standalone import Standalone
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+    pytest.mark.filterwarnings("ignore:.*script_method. is deprecated:DeprecationWarning"),  # of torch itself
+]
 X = images(64)
 ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=60)
 

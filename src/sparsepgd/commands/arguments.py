@@ -44,6 +44,6 @@ PrecisionName = Annotated[
     str | None, typer.Option("--precision", help=f"Of the search: {', '.join(PRECISIONS)}; verdicts are in fp32.")
 ]
 CompiledCode = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="Compile the model; left out: for long work on a GPU.")
+    bool | None, typer.Option("--compile/--no-compile", help="Compile the model; left out: where it pays on a GPU.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]

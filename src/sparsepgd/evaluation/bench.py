@@ -85,7 +85,7 @@ class Bench:
         tf32: Precision = "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
         yield Bare("input and parameter gradients", tf32, False, len(points), us)
         for precision, compiled in precisions:
-            engine = Engine(precision, compiled).decided(self.model, points, device, 1)
+            engine = Engine(precision, compiled).decided(self.model, points, device)
             with borrowed(self.model, device), engine.running(self.model, device) as run:
                 quick = replace(oracle, model=run)
                 for work, gradient in (("forward", False), ("input gradient", True)):

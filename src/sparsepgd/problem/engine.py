@@ -22,7 +22,7 @@ T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-WORTH_COMPILING = 100_000  # evaluations of 32x32 images; compiling costs some 10 to 40 s, once a model
+WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries of images still to be evaluated; it takes 20 s and more
 
 
 @dataclass
@@ -39,8 +39,9 @@ class Meter:
 
 @dataclass(frozen=True)
 class Engine:
-    """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code where the work
-    is long enough to pay for it; elsewhere the model in its own precision. Channels come last everywhere.
+    """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code from when it is
+    seen that so many images hold out that it pays; elsewhere the model in its own precision. Channels come last
+    everywhere.
 
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
     little, and the three bits that fp16 has more than bf16 make it stronger; a model beyond the range of fp16 gets
@@ -63,16 +64,15 @@ class Engine:
         """Of the loss before its gradient is taken, so that small ones do not vanish."""
         return 1024.0 if self.precision == "fp16" else 1.0
 
-    def decided(self, model: Any, x: Tensor, device: torch.device, evaluations: int) -> Engine:
-        """The engine with nothing left open, for so many evaluations of images like x. What a function that is no
-        module does inside is not known, so that it is not recorded unless asked for."""
+    def decided(self, model: Any, x: Tensor, device: torch.device) -> Engine:
+        """The engine for images like x; open is at most whether to compile, which the search will show. What a
+        function that is no module does inside is not known, so that it is not recorded unless asked for."""
         gpu, single = device.type == "cuda", x.dtype == torch.float32
-        work = evaluations * x[0].numel() / (3 * 32 * 32) if len(x) else 0
         precision, compiled, graphs = self.precision, self.compile, self.graphs
         if precision is None and gpu and single:
             precision = "fp16"
-        if compiled is None:
-            compiled = gpu and single and work >= WORTH_COMPILING
+        if compiled is None and not (gpu and single):
+            compiled = False
         if graphs is None:
             graphs = isinstance(model, nn.Module)
         return Engine(precision, compiled, graphs and gpu, self.backend, self.meter)
@@ -81,11 +81,9 @@ class Engine:
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:
         """Lends a callable like the model that runs as decided. Within, TF32 is as the precision says."""
         strict = full_precision() if self.precision == "fp32" else tf32() if self.precision else nullcontext()
-        # every model of a class counts against the limit of that class, after which torch falls back silently
-        many = torch._dynamo.config.patch(recompile_limit=64) if self.compile else nullcontext()
         run = Running(model, self, device)
         try:
-            with strict, many, warnings.catch_warnings():
+            with strict, warnings.catch_warnings():
                 # the compiler looks at the gradient of its inputs, which here is none of its business
                 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
                 yield run
@@ -97,15 +95,20 @@ class Running:
     """The model under an engine: with channels last, as convolutions like it, unless the model does not."""
 
     def __init__(self, model: Any, engine: Engine, device: torch.device) -> None:
-        self.device = device
+        self.engine, self.device, self.call = engine, device, model
         able = isinstance(model, nn.Module) and not hasattr(model, "_orig_mod")  # or compiled already
-        self.call = Compiled(model, engine.backend) if engine.compile and able else model
+        self.open = able and engine.compile is None  # whether it may be compiled later
+        if able and engine.compile:
+            self.compile()
         self.half = HALF.get(engine.precision or "")
         self.shown = False
         parameters = model.parameters() if isinstance(model, nn.Module) else ()
         self.kernels = [(one, one.data) for one in parameters if one.dim() == 4]  # with their data as they were
         for kernel, data in self.kernels:
             kernel.data = data.contiguous(memory_format=torch.channels_last)
+
+    def compile(self) -> None:
+        self.call, self.open = Compiled(self.call, self.engine.backend), False
 
     def __call__(self, x: Tensor) -> Any:
         """The first answer shows whether the model takes channels last: it may want a view of contiguous maps."""
@@ -153,7 +156,9 @@ class Compiled:
         for dimension in range(1, x.dim()):  # images of another size get code of their own
             torch._dynamo.mark_static(x, dimension)
         try:
-            return self.compiled(x)
+            # every model of a class counts against the limit of that class, after which torch falls back silently
+            with torch._dynamo.config.patch(recompile_limit=64):
+                return self.compiled(x)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

@@ -17,14 +17,15 @@ T = TypeVar("T")
 WARM = 2  # times that work is done before it is recorded: compiled code and library handles must be there
 
 
-def record(work: Callable[[], T]) -> tuple[Any, T] | None:
+def record(work: Callable[[], T], before: Any = None) -> tuple[Any, T] | None:
     """A graph of the work, and its result, which every replay writes anew. None, with a warning, if the work cannot
-    be recorded: if the model asks the host something in the middle. Nothing of it is done yet."""
+    be recorded: if the model asks the host something in the middle. Nothing of it is done yet. `before`: a graph that
+    will not be replayed any more, and leaves its working memory to this one."""
     graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool=before and before.pool(), capture_error_mode="thread_local")
             try:
                 result = work()
             finally:

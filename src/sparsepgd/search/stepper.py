@@ -29,7 +29,7 @@ class Stepper(Generic[N]):
     warm: int = 0  # steps done with this size
     again: bool = False  # whether another size was recorded before, so that one step will do to warm up
     static: N | None = None  # the slots that the graph reads and writes
-    graph: Any = None
+    graph: Any = None  # the last one, if only for its memory
 
     def __call__(self, now: N, steps: int) -> N:
         first = next(tensors(now))
@@ -38,7 +38,7 @@ class Stepper(Generic[N]):
         if not self.graphs or first.numel() > SMALL:
             return self._eager(now, steps)
         if len(first) != self.size:
-            self.forget()
+            self.static = None
             self.size, self.warm = len(first), 0
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
@@ -48,8 +48,8 @@ class Stepper(Generic[N]):
         return self._replay(now, steps)
 
     def forget(self) -> None:
-        """Give back the memory of what was recorded."""
-        self.static = self.graph = None
+        """Give back the memory of what was recorded; the next recording is like the first."""
+        self.static, self.graph, self.again = None, None, False
 
     def _eager(self, now: N, steps: int) -> N:
         for _ in range(steps):
@@ -67,7 +67,7 @@ class Stepper(Generic[N]):
 
     def _record(self, now: N) -> bool:
         static = clone(now)
-        recorded = record(lambda: self._in_place(static))
+        recorded = record(lambda: self._in_place(static), self.graph)
         if recorded is None:
             self.graphs = False
             return False

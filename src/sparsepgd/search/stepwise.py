@@ -54,17 +54,8 @@ class Stepwise(Attack, Generic[S]):
         oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
         engine = self._engine(task)
         with engine.running(oracle.model, device) as model:
-            best = run(
-                self.for_call(task.noise).with_tables(threat),
-                oracle,
-                threat,
-                waiting,
-                task.noise,
-                task.batch_size,
-                quick=dataclasses.replace(oracle, model=model, scale=engine.scale),
-                engine=engine,
-                progress=task.progress,
-            )
+            search = self.for_call(task.noise).with_tables(threat)
+            best = run(search, oracle, threat, waiting, task.noise, task.batch_size, model, task.progress)
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         return Found(best.x_adv, best.loss, steps, tried, tried if self.needs_gradient else torch.zeros_like(tried))
@@ -72,7 +63,7 @@ class Stepwise(Attack, Generic[S]):
     def _engine(self, task: Task) -> Engine:
         """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
         x, device = task.waiting.x, task.threat.kernel.device
-        engine = task.engine.decided(task.oracle.model, x, device, len(x) * self.evaluations)
+        engine = task.engine.decided(task.oracle.model, x, device)
         if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
             return engine
         bf16 = dataclasses.replace(engine, precision="bf16")

@@ -8,13 +8,14 @@ waits any more the batch is cut to size, but only where that pays: on a device a
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import WORTH_COMPILING, Running
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.rows import join, select, tensors
 from sparsepgd.search.loop import Best, Images, Progress, Search, Slots, Step, Waiting, nothing_found, start
@@ -27,9 +28,10 @@ S = TypeVar("S")
 SMALLEST = 32  # images of a batch on a device; fewer cost as much
 LONGEST = 64  # steps between two looks at a device
 SHORT = 8  # steps that a finished image may idle in its slot for the others' sake
-RECORDING = 8  # steps that a new size costs
+RECORDING = 3000 * 3 * 32 * 32  # entries of images, each for one step, that cost as much as a new size
 CLAIMS = 256  # successes that are confirmed together on a device
 PATIENCE = 32  # steps that they wait for it at most
+TRIAL = 50  # steps that show how many images hold out, before a model is compiled for them
 
 
 def run(
@@ -39,25 +41,26 @@ def run(
     waiting: Waiting,
     noise: Noise,
     slots: int,
-    *,
-    quick: Oracle | None = None,
-    engine: Engine | None = None,
+    running: Running,
     progress: Progress | None = None,
 ) -> Best:
     """Search for all images; at most `slots` of them are on the device's table at a time.
 
-    `quick` is asked during the search, `oracle` confirms; left out, they are the same.
+    The model as it is `running` is asked during the search, `oracle` confirms.
     """
-    engine = engine or Engine()
-    step = Step(search, quick or oracle, threat, noise)
-    stepper: Stepper[Slots[S]] = Stepper(step, bool(engine.graphs), engine.meter)
+    engine = running.engine
+    quick = dataclasses.replace(oracle, model=running, scale=engine.scale)
+    stepper: Stepper[Slots[S]] = Stepper(Step(search, quick, threat, noise), bool(engine.graphs), engine.meter)
     table = Table(search, oracle, threat, noise, waiting, stepper, slots)
     pace = Pace(LONGEST if table.apart else 1)
-    total, done = len(waiting.x) * search.evaluations, 0
+    total, done, entries = len(waiting.x) * search.evaluations, 0, math.prod(threat.shape)
     while table.fill(pace.horizon):
         table.advance(pace.every)
         left = table.look()
         pace.adapt(left, table.count)
+        if running.open and table.oldest >= TRIAL and entries * table.evaluations_left() >= WORTH_COMPILING:
+            running.compile()
+            stepper.forget()
         if progress is not None:
             done = max(done, total - table.evaluations_left())  # a denied success goes back to work
             progress(done, total, table.fooled)
@@ -228,7 +231,7 @@ class Table(Generic[S]):
         fit = max(-(-self.count // 8) * 8, SMALLEST)
         fit = min(fit, max(self.largest, self.count))
         empty = (self.size - fit) * min(horizon, self.search.evaluations - self.newest)
-        return self.size if 0 <= empty < RECORDING * self.size else fit
+        return self.size if 0 <= empty * math.prod(self.threat.shape) < RECORDING else fit
 
     def _of_size(self, live: Slots[S], size: int) -> Slots[S]:
         """With empty slots at the end, as many as it takes."""
