@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -213,6 +216,21 @@ def test_a_few_images_more_are_no_reason_to_doubt_the_random_start(
     monkeypatch.setattr(sanity, "for_rows", lambda start, few: Fooling(paper if start.near is None else close))
     notices = trial(sp.SparsePGD(sp.Budget(k=2), 500), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
     assert [notice.code for notice in notices] == ["near-start-wins"] * found
+
+
+@pytest.mark.parametrize(("steps", "tried"), [(100, []), (300, [(16, 12)] * 2), (10_000, [(32, 40)] * 2)])
+def test_the_longer_the_run_the_longer_the_trial_of_another_start(
+    steps: int, tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def start(attack: sp.SparsePGD, few: Tensor) -> Any:
+        seen.append((len(few), attack.steps))
+        return lambda *args: SimpleNamespace(fooled=few < 0)  # none
+
+    monkeypatch.setattr(sanity, "for_rows", start)
+    trial(sp.SparsePGD(sp.Budget(k=2), steps), SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
+    assert seen == tried
 
 
 def test_a_model_that_takes_few_images_at_a_time_is_examined_all_the_same() -> None:

@@ -32,7 +32,8 @@ ALONE = 4  # of these, asked about one by one
 ROUND_OFF = 1e-3  # relative; what a batch of another size may change
 VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
-TRIED, STEPS, MORE = 16, 6, 3  # images and steps of the trial of another start; images that it may fool more
+TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of another start; images it may fool more
+SHARE = 50  # evaluations of the run for each of a start that is tried, at least
 ATTACKS = (SparseRS, *(getattr(baselines, name) for name in baselines.__all__))
 BLACK_BOX = tuple(kind(Budget(k=1)).name for kind in ATTACKS if not kind.needs_gradient)  # how their names begin
 
@@ -69,17 +70,19 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
     own = [member for member in members if isinstance(member, SparsePGD)]
     if not own or any(member.near for member in own):
         return ()
-    if len(x) * sum(member.evaluations for member in own) < 50 * TRIED * STEPS:  # it would take a good part of the run
+    room = len(x) * sum(member.evaluations for member in own) // SHARE
+    few = torch.arange(min(TRIED[room >= TRIED[1] * STEPS[1]], len(x)))
+    steps = min(room // max(len(few), 1), STEPS[1])
+    if steps < STEPS[0]:
         return ()
-    few = torch.arange(min(TRIED, len(x)))
-    starts = [SparsePGD(own[0].budget, STEPS, "projected", near=near) for near in (None, NEAR)]
+    starts = [SparsePGD(own[0].budget, steps, "projected", near=near) for near in (None, NEAR)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will say it
         paper, close = (int(for_rows(start, few)(model, x[few], y[few]).fooled.sum()) for start in starts)
     if close < paper + MORE:
         return ()
     words = (
-        f"in {STEPS} steps sPGD from near the clean image fools {close} of {len(few)} images, and from the paper's "
+        f"in {steps} steps sPGD from near the clean image fools {close} of {len(few)} images, and from the paper's "
         f"random start {paper}: the model ignores extreme values, and the paper's attacks flatter it; use --attack saa+"
     )
     return (Notice("near-start-wins", words),)
