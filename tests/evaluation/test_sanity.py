@@ -214,7 +214,7 @@ def test_a_few_images_more_are_no_reason_to_doubt_the_random_start(
             return self
 
     monkeypatch.setattr(sanity, "for_rows", lambda start, few: Fooling(paper if start.near is None else close))
-    notices = trial(sp.SparsePGD(sp.Budget(k=2), 500), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
+    notices = trial(sp.SparsePGD(sp.Budget(k=2), 900), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
     assert [notice.code for notice in notices] == ["near-start-wins"] * found
 
 

@@ -71,9 +71,9 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
     if not own or any(member.near for member in own):
         return ()
     room = len(x) * sum(member.evaluations for member in own) // SHARE
-    few = torch.arange(min(TRIED[room >= TRIED[1] * STEPS[1]], len(x)))
-    steps = min(room // max(len(few), 1), STEPS[1])
-    if steps < STEPS[0]:
+    few = torch.arange(min(max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED), len(x)))
+    steps = min(room // max(len(few), 1), max(STEPS))
+    if steps < min(STEPS):
         return ()
     starts = [SparsePGD(own[0].budget, steps, "projected", near=near) for near in (None, NEAR)]
     with warnings.catch_warnings():
