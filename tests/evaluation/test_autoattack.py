@@ -112,7 +112,10 @@ def test_norm_and_eps_are_read_as_in_autoattack_scripts() -> None:
     for eps in (24, 24.0):
         budget = AutoAttack(model, norm="L0", eps=eps, **SHORT).ensemble.budget
         assert (budget.k, budget.eps) == (24, 1.0)
-    assert AutoAttack(model, eps=1, **SHORT).ensemble.budget.k == 1
+    for one in (1, np.int64(1)):
+        assert AutoAttack(model, eps=one, **SHORT).ensemble.budget.k == 1  # type: ignore[arg-type]
+    free = AutoAttack(model, k=5, eps=1, **SHORT).ensemble.budget
+    assert (free.k, free.eps) == (5, 1.0)
     marked = AutoAttack(model, k=1, pattern=sp.Patches(3), eps=8 / 255, **SHORT).ensemble.budget
     assert (marked.k, marked.pattern, marked.eps) == (1, sp.Patches(3), 8 / 255)
 
@@ -123,6 +126,7 @@ def test_norm_and_eps_are_read_as_in_autoattack_scripts() -> None:
         ({"norm": "Linf"}, UnsupportedError, "norm='Linf'; this is the sparse ensemble.*for Linf use the autoattack"),
         ({"k": 5, "eps": 24}, UnsupportedError, "k=5 and eps=24"),
         ({"eps": 2.5}, UnsupportedError, "eps=2.5"),
+        ({"eps": "8/255"}, BudgetError, "eps='8/255'; use 0 < eps <= 1"),
         ({"eps": 0.0}, BudgetError, "eps=0.0"),
         ({"version": "rand"}, UnsupportedError, "version='rand'; use 'standard', 'plus' or 'custom'"),
         ({"attacks_to_run": ["sparse-rs"]}, UnsupportedError, "use version='custom'"),
@@ -342,3 +346,15 @@ def test_the_example_runs() -> None:
     assert "initial accuracy: " in done.stdout
     assert re.search(r"^robust accuracy: \d+\.\d\d%$", done.stdout, re.MULTILINE)
     assert "at most 20 pixels changed" in done.stdout
+
+
+def test_a_loader_without_batches_is_refused() -> None:
+    model, _, _ = problem(1)
+    with pytest.raises(SourceError, match="the DataLoader gives no batches"):
+        AutoAttack(model, **SHORT).run_standard_evaluation([])
+
+
+def test_a_batch_size_of_numpy_is_taken() -> None:
+    model, x, y = problem(4)
+    found = [AutoAttack(model, **SHORT).run_standard_evaluation(x, y, bs=bs) for bs in (2, np.int64(2))]  # type: ignore[arg-type]
+    assert torch.equal(found[0], found[1])  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -199,13 +200,22 @@ def test_the_engine_reaches_the_attack_only_if_there_is_one() -> None:
     assert len(result) == len(x)
 
 
-def test_labels_are_checked_before_anything_runs() -> None:
+def test_labels_and_index_are_checked_before_anything_runs() -> None:
     model, x, y, _ = linear_problem()
     attack = sp.SparsePGD(sp.Budget(k=1), steps=5)
     with pytest.raises(ShapeError, match=r"labels of shape \(3,\) for 7 images"):
         smallest_k(attack, model, x, y[:3], 4)
     with pytest.raises(LabelError, match="label 9"):
         smallest_k(attack, model, x, y + 9, 4)
+    with pytest.raises(ShapeError, match=r"index of shape \(3,\) for 7 images"):
+        smallest_k(attack, model, x, y, 4, index=torch.arange(3))
+
+
+@pytest.mark.parametrize(("ks", "same"), [(np.int64(4), 4), (np.array([1, 2, 4]), (1, 2, 4))], ids=["one", "several"])
+def test_ladders_of_numpy_are_those_of_python(ks: Any, same: Any) -> None:
+    model, x, y, _ = linear_problem()
+    attack = sp.SparsePGD(sp.Budget(k=1), steps=5)
+    assert torch.equal(smallest_k(attack, model, x, y, ks).k, smallest_k(attack, model, x, y, same).k)
 
 
 def test_empty_and_wholly_wrong_batches() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +73,18 @@ def test_classes_are_called_as_the_data_call_them_unless_by_numbers() -> None:
     assert Data(x, y, ("00", "01", "02")).disagreement(model) is None
     words = Data(x, y, ("1", "10", "2")).disagreement(model)  # folders in the order of their names
     assert "class 0 is '1' in the data and 'tench'" in str(words)
+
+
+@pytest.mark.parametrize("copy", [lambda data: pickle.loads(pickle.dumps(data)), deepcopy], ids=["pickle", "deepcopy"])
+def test_data_can_be_copied_and_sent_to_other_processes(copy: Callable[[Data], Data]) -> None:
+    data = load_data("bundled", 3)
+    again = copy(data)
+    assert isinstance(again, Data)
+    assert torch.equal(again.x, data.x)
+    assert torch.equal(again.y, data.y)
+    assert again.class_names == data.class_names
+
+
+def test_a_part_that_no_source_has_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="part 'validation'; use test or train"):
+        load_data("digits", part="validation")  # type: ignore[arg-type]

@@ -66,6 +66,7 @@ def test_other_data_is_refused_with_the_reason() -> None:
         ([(x[0], "cat")], None, "label 0 is a str; expected a class number"),
         ([(x[0], torch.ones(3))], None, r"label 0 is a tensor of shape \(3,\)"),
         ([], None, "the data holds no images"),
+        ((x[:0], y[:0]), None, "the data holds no images"),
     ):
         with pytest.raises(SourceError, match=message):
             as_tensors(data, n)

@@ -19,6 +19,7 @@ from sparsepgd.errors import (
     DTypeError,
     LabelError,
     LogitsShapeError,
+    ModelError,
     NoGradientError,
     NonFiniteError,
     NonFiniteLogitsError,
@@ -182,9 +183,55 @@ def test_images_off_the_8_bit_grid_are_refused_when_quantized() -> None:
         sp.SparsePGD(sp.Budget(k=1), steps=2, quantize=True)(MODEL, X * 0.999, Y)
 
 
-def test_an_index_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(ShapeError, match=r"index of shape \(2,\) for 3 images"):
-        ATTACK(MODEL, X, Y, index=torch.arange(2))
+CASCADE = sp.SparseAutoAttack(sp.Budget(k=3), steps=2, queries=2)
+
+
+@pytest.mark.parametrize("attack", [ATTACK, CASCADE], ids=["attack", "cascade"])
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (torch.arange(2), ShapeError, r"index of shape \(2,\) for 3 images"),
+        (torch.tensor([0.0, 0.5, 1.0]), DTypeError, "index of type torch.float32; expected a tensor of integers"),
+        ([0, 1, 2], DTypeError, r"index of type list; expected a tensor of integers, e.g. torch.arange\(3\)"),
+    ],
+)
+def test_an_unusable_index_is_refused(attack: Any, index: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        attack(MODEL, X, Y, index=index)
+
+
+@pytest.mark.parametrize("attack", [ATTACK, CASCADE], ids=["attack", "cascade"])
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (None, {}, "the model is NoneType; expected a torch.nn.Module, or a function"),
+        ("small-plain", {}, "the model is str; expected"),
+        (SmallConvNet, {}, "the model is the class SmallConvNet; expected"),
+        (MODEL, {"logits": "out"}, "logits='out'; expected a function"),
+    ],
+)
+def test_what_is_no_model_is_refused(attack: Any, model: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        attack(model, X, Y, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"goal": "targeted"}, "goal='targeted'; expected a Goal, e.g."),
+        ({"goal": sp.Untargeted}, r"goal=<class .*; expected a Goal, e.g. Untargeted\(\)"),
+        ({"engine": "fp32"}, r"engine='fp32'; expected an Engine, e.g. Engine\('fp32'\)"),
+    ],
+)
+def test_goals_and_engines_of_another_kind_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        ATTACK(MODEL, X, Y, **options)
+
+
+@pytest.mark.parametrize("kind", [sp.SparsePGD, sp.SparseRS, sp.SparseAutoAttack, *options.BASELINES.values()])
+def test_a_number_is_no_budget(kind: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"budget=20; expected a Budget, e.g. Budget\(k=20\)"):
+        kind(20)
 
 
 def test_round_off_beyond_the_range_is_accepted_and_untouched_pixels_kept() -> None:

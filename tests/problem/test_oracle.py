@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -96,3 +98,49 @@ def test_images_that_the_model_does_not_take_are_told_with_their_shape_and_its_o
     ) as told:
         sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet(), x, y)
     assert isinstance(told.value.__cause__, RuntimeError), "for --debug"
+
+
+class _Meeting(SmallConvNet):
+    """Each of two attacks waits inside the model for the other one: the first until the second has come, for a while,
+    the second until the first has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_in, self.second_in, self.first_out = Event(), Event(), Event()
+        self.modes: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.first_in.is_set():
+            self.first_in.set()
+            self.second_in.wait(0.3)
+        elif not self.second_in.is_set():
+            self.second_in.set()
+            self.first_out.wait(10)
+        self.modes.append(self.training)
+        return super().forward(x)
+
+
+def test_attacks_of_two_threads_on_one_model_do_not_disturb_each_other() -> None:
+    model, x, attack = _Meeting().train(), images(4), sp.SparsePGD(sp.Budget(k=3), 4)
+    y = labelled(SmallConvNet(), x)
+    found: dict[int, sp.Result] = {}
+
+    def first() -> None:
+        found[0] = attack(model, x, y, seed=0)
+        model.first_out.set()
+
+    def second() -> None:
+        model.first_in.wait(10)
+        found[1] = attack(model, x, y, seed=1)
+
+    threads = [Thread(target=first), Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in (0, 1):
+        assert torch.equal(found[seed].x_adv, attack(SmallConvNet(), x, y, seed=seed).x_adv)
+    assert not any(model.modes)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert torch.equal(model.net[1].running_mean, SmallConvNet().net[1].running_mean)

@@ -354,3 +354,9 @@ def test_unusable_input_is_refused_before_anything_runs() -> None:
         small()(model, x, y * 0 + 7)
     with pytest.raises(BudgetError, match="use k <= 144"):
         small(budget=sp.Budget(k=200))(model, x[:0], y[:0])
+
+
+@pytest.mark.parametrize("member", ["spgd", sp.SparsePGD, None])
+def test_a_member_that_is_no_attack_is_refused(member: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"attacks holds .*; expected attacks, e.g. SparsePGD"):
+        small(attacks=(member,))

@@ -135,6 +135,7 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
         ({"steps": 2.5}, "steps=2.5; expected an integer"),
         ({"steps": "9"}, "steps='9'; expected an integer"),
         ({"alpha": -0.1}, "alpha=-0.1"),
+        ({"alpha": "0.1"}, "alpha='0.1'; expected a number larger than 0"),
         ({"tolerance": 0}, "tolerance=0"),
         ({"beta_scale": "pixel"}, "beta_scale='pixel'; use 'image', 'grid' or None"),
         ({"loss": "dlr"}, "loss='dlr'; use one of 'ce', 'margin'"),

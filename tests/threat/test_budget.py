@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
+from conftest import SmallConvNet
 from sparsepgd.errors import AllowedError, BudgetError, KernelError, PatternError
 
 PATTERNS = [
@@ -175,6 +177,10 @@ def test_box_is_closed_where_nothing_may_change() -> None:
         ({"k": True}, BudgetError, "k=True"),
         ({"k": 1, "eps": 0}, BudgetError, "eps=0; use 0 < eps <= 1"),
         ({"k": 1, "eps": 8}, BudgetError, "eps=8"),
+        ({"k": 1, "eps": "8/255"}, BudgetError, "eps='8/255'; use 0 < eps <= 1"),
+        ({"k": 1, "eps": None}, BudgetError, "eps=None; use 0 < eps <= 1"),
+        ({"k": 1, "pattern": sp.Rows}, PatternError, r"pattern=<class .*Rows'>; expected a Pattern, e.g. Rows\(\)"),
+        ({"k": 1, "pattern": "rows"}, PatternError, "pattern='rows'; expected a Pattern"),
         ({"k": 1, "allowed": torch.ones(4, 4)}, AllowedError, "torch.float32; expected a boolean tensor"),
         ({"k": 1, "allowed": torch.ones(4, dtype=torch.bool)}, AllowedError, r"shape \(4,\)"),
         ({"k": 1, "allowed": torch.zeros(4, 4, dtype=torch.bool)}, AllowedError, "the allowed mask is empty"),
@@ -185,6 +191,18 @@ def test_bad_budgets_are_refused_with_what_came(
 ) -> None:
     with pytest.raises(error, match=message):
         sp.Budget(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_numbers_of_numpy_are_taken_as_those_of_python() -> None:
+    budget = sp.Budget(k=np.int64(3), eps=np.float64(0.25))  # type: ignore[arg-type]
+    assert (type(budget.k), type(budget.eps)) == (int, float)
+    assert repr(budget) == repr(sp.Budget(k=3, eps=0.25))
+
+
+def test_no_masks_for_no_images_are_accepted() -> None:
+    none = torch.ones(0, 4, 4, dtype=torch.bool)
+    result = sp.SparsePGD(sp.Budget(k=2, allowed=none), 2)(SmallConvNet(), torch.ones(0, 3, 4, 4), none[:, 0, 0].long())
+    assert len(result) == 0
 
 
 @pytest.mark.parametrize(
@@ -244,9 +262,12 @@ def test_patterns_are_values() -> None:
     assert len({sp.Shape.circle(5), sp.Shape.circle(5), sp.Shape.circle(6)}) == 2
 
 
-@pytest.mark.parametrize(("size", "words"), [((0,), "0x0"), ((3, 0), "3x0"), ((0, 3), "0x3"), ((3, -1), "3x-1")])
-def test_a_patch_without_pixels_is_refused(size: tuple[int, ...], words: str) -> None:
-    with pytest.raises(PatternError, match=f"a patch of {words}; height and width must be at least 1"):
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [((0,), "0x0"), ((3, 0), "3x0"), ((0, 3), "0x3"), ((3, -1), "3x-1"), ((2.5,), "2.5x2.5"), (("3",), "3x3")],
+)
+def test_a_patch_without_whole_pixels_is_refused(size: tuple[int, ...], words: str) -> None:
+    with pytest.raises(PatternError, match=f"a patch of {words}; height and width must be integers, at least 1"):
         sp.Patches(*size)
 
 
@@ -276,7 +297,9 @@ def test_the_groups_to_choose_from_are_those_that_touch_an_allowed_pixel() -> No
 def test_frames_are_borders_and_there_is_one() -> None:
     assert int(sp.Frame(2).kernel(12, 10).sum()) == 120 - 8 * 6
     assert bool(sp.Frame(6).kernel(12, 12).all())
-    with pytest.raises(PatternError, match="a frame of width 0; use at least 1"):
+    with pytest.raises(PatternError, match="a frame of width 0; use an integer, at least 1"):
         sp.Frame(0)
+    with pytest.raises(PatternError, match=r"a frame of width 1.5; use an integer"):
+        sp.Frame(1.5)  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match="k=2 frames, but a 12x12 image has 1"):
         sp.Budget(k=2, pattern=sp.Frame(1)).resolve((3, 12, 12))

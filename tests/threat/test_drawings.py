@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +129,7 @@ def test_a_bar_fills_the_box_because_letters_are_stretched() -> None:
 
 @pytest.mark.parametrize("draw", [drawings.heart, drawings.star, drawings.circle, letter_a])
 def test_size_below_one_is_rejected(draw: Draw) -> None:
-    with pytest.raises(KernelError, match=r"size=0; .* use size >= 1"):
+    with pytest.raises(KernelError, match=r"size=0; .* use an integer size >= 1"):
         draw(0)
 
 
@@ -217,3 +219,10 @@ def test_wrong_requests_on_a_readable_file_are_rejected(tmp_path: Path) -> None:
         drawings.from_image(path, ink="alpha")
     with pytest.raises(UnsupportedError, match="ink='red'; expected one of 'auto', 'dark'"):
         drawings.from_image(path, ink="red")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draw", [drawings.heart, drawings.star, drawings.circle, partial(drawings.letter, "A")])
+@pytest.mark.parametrize("size", [2.5, "9", None])
+def test_a_size_that_is_no_integer_is_refused(draw: Callable[[Any], Tensor], size: object) -> None:
+    with pytest.raises(KernelError, match=f"size={size!r}; .* use an integer size >= 1"):
+        draw(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -170,11 +171,18 @@ def test_only_patterns_without_geometry_take_other_shapes() -> None:
         ([[0.0, 1]], "group 0 holds 0.0; expected indices"),
         ([[1], [False, 2]], "group 1 holds False; expected indices"),
         ([[None]], "group 0 holds None; expected indices"),
+        ([[0], 3], "group 1 is 3; expected a set of indices"),
     ],
 )
 def test_sets_that_are_none_are_refused(sets: list[list[int]], message: str) -> None:
     with pytest.raises(PatternError, match=message):
         sp.Groups(sets)  # type: ignore[arg-type]
+
+
+def test_index_sets_may_be_rows_of_an_array() -> None:
+    groups = sp.Groups(np.array([[0, 1], [3, 2]]))  # type: ignore[arg-type]
+    assert groups == sp.Groups([[0, 1], [2, 3]])  # type: ignore[arg-type]
+    assert all(type(index) is int for one in groups.sets for index in one)
 
 
 def test_sets_that_do_not_fit_are_refused() -> None:

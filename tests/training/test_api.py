@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsepgd as sp
-from sparsepgd.errors import LabelError, MissingPackageError, ModelError, RangeError, SourceError, UnsupportedError
+from sparsepgd.errors import (
+    DTypeError,
+    LabelError,
+    MissingPackageError,
+    ModelError,
+    RangeError,
+    SourceError,
+    UnsupportedError,
+)
 from sparsepgd.threat.norms import group_l0
 from sparsepgd.training import METHODS, api, records
 from sparsepgd.training.adversaries import Adversary, adversary
@@ -289,6 +297,12 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
         sp.train(network(), (x * 255, y), "plain")
     with pytest.raises(LabelError, match="label 9 of image 0"):
         sp.train(network(), (x, y + 9 - y), "plain")
+    with pytest.raises(LabelError, match="label 9 of image 0"):
+        sp.train(network(), (x, y), "plain", validation=(x, y + 9 - y))
+    with pytest.raises(DTypeError, match=r"labels of type torch.float32; expected integers"):
+        sp.train(network(), (x, y + 0.5), "plain")
+    with pytest.raises(ModelError, match=r"the model is a function; expected a torch.nn.Module"):
+        sp.train(lambda x: x, (x, y), "plain")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="tensorboard=True without a folder"):
         sp.train(network(), (x, y), "plain", tensorboard=True)
     with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
@@ -297,6 +311,20 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
         model = network()
     with pytest.raises(ModelError, match=r"Sequential was built under torch.inference_mode; build it outside"):
         sp.train(model, (x, y), "plain")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "data of type NoneType; expected a pair"),
+        ("cifar10", r"item 0 is a str; expected \(image, label\)"),
+        ((torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64)), "the data holds no images"),
+    ],
+    ids=["none", "name", "empty"],
+)
+def test_what_holds_no_images_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        sp.train(network(), data, "plain")
 
 
 def test_a_budget_that_is_not_trained_against_is_not_asked_to_fit() -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class AutoAttack:
             raise UnsupportedError(f"norm={norm!r}; this is the sparse ensemble; for {norm} use the autoattack package")
         if version != "custom" and len(attacks_to_run):
             raise UnsupportedError(f"attacks_to_run with version={version!r}; use version='custom' to choose attacks")
-        if eps > 1 or (eps == 1 and isinstance(eps, int)):
+        if isinstance(eps, Real) and (eps > 1 or (eps == 1 and isinstance(eps, Integral) and k is None)):
             if k not in (None, eps) or int(eps) != eps:
                 raise UnsupportedError(f"k={k} and eps={eps}; say k={int(eps)}, or eps <= 1 for a bound on magnitudes")
             k, eps = int(eps), 1.0
@@ -126,7 +127,10 @@ class AutoAttack:
         if y is None:
             if isinstance(x, Tensor):
                 raise UnsupportedError("y_orig is missing; give labels (B,), or a DataLoader of (images, labels)")
-            x, y = (torch.cat(part) for part in zip(*x, strict=True))
+            batches = list(x)
+            if not batches:
+                raise SourceError("the DataLoader gives no batches; use at least one image")
+            x, y = (torch.cat(part) for part in zip(*batches, strict=True))
         check_images(seen_as_images(x, self.ensemble.budget))  # type: ignore[arg-type]
         return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
 
@@ -148,7 +152,7 @@ class AutoAttack:
         self._log(f"initial accuracy: {result.clean_accuracy:.2%}")
         for name, member in list(zip(ensemble.names, ensemble.members, strict=True))[len(finished) :]:
             before = result
-            for rows in torch.split(before.robust.nonzero()[:, 0], CHUNK * bs):
+            for rows in torch.split(before.robust.nonzero()[:, 0], CHUNK * int(bs)):
                 result = merge(result, rows, self._run(member, x, y, rows, bs), name) if len(rows) else result
             gain = before.robust_accuracy - result.robust_accuracy
             if finished and gain > SUSPICIOUS and not getattr(member, "needs_gradient", True):

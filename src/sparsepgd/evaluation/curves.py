@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result
-from sparsepgd.problem.checks import check_images, check_labels
+from sparsepgd.problem.checks import check_images, check_index, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import seen_as_images, shape_of
@@ -143,7 +143,7 @@ def smallest_k(
     options: dict[str, Any] = {"seed": seed, "logits": logits, "batch_size": batch_size}
     if engine is not None:
         options["engine"] = engine  # others' attacks need not know it
-    numbers = torch.arange(len(x), device=x.device) if index is None else index.to(x.device)
+    numbers = check_index(index, y)
     search = _Bisection(ladder, x.detach().clone())
     stride = 1 << (len(ladder).bit_length() - 1)
     while stride:
@@ -224,7 +224,7 @@ def _with_k(attack: Member, k: int) -> Member:
 
 
 def _ladder(ks: int | Sequence[int], budget: Budget | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
-    ladder = tuple(range(1, ks + 1)) if isinstance(ks, int) else tuple(ks)
+    ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
     if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
         raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
     if budget is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import libraries, paper_data
 from sparsepgd.evaluation.listings import Choice, Listing, Part, of_csv, of_folder, of_npz, of_tensors
 from sparsepgd.evaluation.pictures import Size
@@ -31,6 +32,9 @@ class Data(tuple[Tensor, Tensor]):
         pair = super().__new__(cls, (x, y))
         pair.class_names = class_names
         return pair
+
+    def __getnewargs__(self) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+        return self.x, self.y, self.class_names
 
     @property
     def about(self) -> str:
@@ -93,6 +97,8 @@ def load_data(
     be cut and resized; left out, as they are, and 224 after a resize to 256 for GTSRB and ImageNet-100, as in the
     paper. `part`: those to test on or to train on, where a source has both.
     """
+    if part not in get_args(Part):
+        raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
     listing = _listing(name, part)
     rows = listing.rows(n, choose, name)
     if not rows:

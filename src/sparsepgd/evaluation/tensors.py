@@ -30,6 +30,8 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
         x, y = (torch.as_tensor(part)[:n] for part in data)
         if len(x) != len(y):
             raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label for each image")
+        if not len(x):
+            raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):
         x, y = _gather(iter(data), n)
     elif isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):

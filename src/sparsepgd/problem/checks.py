@@ -54,6 +54,18 @@ def check_labels(y: Tensor, x: Tensor) -> Tensor:
     return y.to(x.device, torch.int64)
 
 
+def check_index(index: Tensor | None, y: Tensor) -> Tensor:
+    """(B,) int64 where the labels y are: the numbers given, or 0 to B - 1."""
+    if index is None:
+        return torch.arange(len(y), device=y.device)
+    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        kind = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise DTypeError(f"index of type {kind}; expected a tensor of integers, e.g. torch.arange({len(y)})")
+    if index.shape != y.shape:
+        raise ShapeError(f"index of shape {tuple(index.shape)} for {len(y)} images; expected ({len(y)},)")
+    return index.to(y.device, torch.int64)
+
+
 def check_classes(y: Tensor, classes: int) -> None:
     if bool(((y < 0) | (y >= classes)).any()):
         row = int(((y < 0) | (y >= classes)).nonzero()[0])

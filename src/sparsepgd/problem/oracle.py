@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from threading import RLock
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from sparsepgd.problem.goals import Goal, LossName
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
+BORROWING = RLock()  # one at a time: the mode of a model and torch's switches and generators are those of all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,13 @@ class Oracle:
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
     device: torch.device | None = None  # where the model is asked; None: where the images are
     scale: float = 1.0  # of the loss while its gradient is taken
+
+    def __post_init__(self) -> None:
+        if not callable(self.model) or isinstance(self.model, type):
+            kind = f"the class {self.model.__name__}" if isinstance(self.model, type) else type(self.model).__name__
+            raise ModelError(f"the model is {kind}; expected a torch.nn.Module, or a function from images to logits")
+        if not callable(self.extract) and self.extract is not None:
+            raise ModelError(f"logits={self.extract!r}; expected a function from the model's output to logits")
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32. The model gets a copy, which it may change in place."""
@@ -157,24 +166,33 @@ def working_device(model: Model, x: Tensor) -> torch.device:
 
 @contextmanager
 def borrowed(model: Model, device: torch.device) -> Iterator[None]:
-    """The model in evaluation mode with frozen parameters; all is as it was afterwards, random state included."""
-    found = model.modules() if isinstance(model, nn.Module) else ()
-    modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
-    training = [module.training for module in modules]
+    """The model in evaluation mode with frozen parameters; all is as it was afterwards, random state included.
+
+    Another thread that wants to borrow waits.
+    """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), _ordinary(modules):
-        trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
-        try:
-            for module in modules:
-                module.training = False
-            for parameter in trainable:
-                parameter.requires_grad_(False)
+    with BORROWING, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
+        found = model.modules() if isinstance(model, nn.Module) else ()
+        modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
+        with _ordinary(modules), _evaluating(modules):
             yield
-        finally:
-            for module, mode in zip(modules, training, strict=True):
-                module.training = mode
-            for parameter in trainable:
-                parameter.requires_grad_(True)
+
+
+@contextmanager
+def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
+    training = [module.training for module in modules]
+    trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+    try:
+        for module in modules:
+            module.training = False
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
 
 @contextmanager

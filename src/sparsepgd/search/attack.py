@@ -8,14 +8,14 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import ShapeError, UnsupportedError, VerificationWarning
-from sparsepgd.problem.checks import check_classes, check_images, check_labels, check_shape
+from sparsepgd.errors import UnsupportedError, VerificationWarning
+from sparsepgd.problem.checks import check_classes, check_images, check_index, check_labels, check_shape
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
@@ -68,6 +68,7 @@ class Attack(ABC):
     quantize: bool = False  # search on the 256-level grid, so that an 8-bit file is still adversarial
 
     def __post_init__(self) -> None:
+        check_budget(self.budget)
         check_loss(self.loss)
 
     @property
@@ -111,9 +112,11 @@ class Attack(ABC):
         time. `engine`: precision and compiled code of the search. `progress`: called with (evaluations done, at
         most, images fooled).
         The images may stay on the host while the model is on a GPU; the result is where the images are.
+        Calls from several threads are run one after the other.
         """
         check_images(x, self.quantize)
         check_counts(batch_size=batch_size)
+        check_kinds(goal, engine)
         y = check_labels(y, x)
         device = working_device(model, x)
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
@@ -221,21 +224,29 @@ class Attack(ABC):
 def queue(threat: Threat, oracle: Oracle, x: Tensor, y: Tensor, clean: Tensor, index: Tensor | None) -> Waiting:
     """All images with what is known of them before the search; `clean` are the logits (B, classes)."""
     place = torch.arange(len(x), device=x.device)
-    if index is None:
-        index = place
-    elif index.shape != y.shape:
-        raise ShapeError(f"index of shape {tuple(index.shape)} for {len(y)} images; expected ({len(y)},)")
     label = oracle.goal.labels(y, clean.shape[1])
     loss = oracle.goal.loss(clean, label, oracle.loss)
     allowed, usable = threat.masks(len(x), x.device) or (None, None)
-    return Waiting(x, y, label, loss, index.to(x.device, torch.int64), place, allowed, usable)
+    return Waiting(x, y, label, loss, check_index(index, y), place, allowed, usable)
+
+
+def check_budget(budget: Budget) -> None:
+    if not isinstance(budget, Budget):
+        raise UnsupportedError(f"budget={budget!r}; expected a Budget, e.g. Budget(k=20)")
+
+
+def check_kinds(goal: Goal | None, engine: Engine | None) -> None:
+    if not isinstance(goal, Goal | None):
+        raise UnsupportedError(f"goal={goal!r}; expected a Goal, e.g. Untargeted() or Targeted(3)")
+    if not isinstance(engine, Engine | None):
+        raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
 
 
 def check_positive(**values: float | None) -> None:
     """Every given hyper-parameter must be larger than zero."""
     for name, value in values.items():
-        if value is not None and not value > 0:
-            raise UnsupportedError(f"{name}={value}; expected a number larger than 0")
+        if value is not None and not (isinstance(value, Real) and value > 0):
+            raise UnsupportedError(f"{name}={value!r}; expected a number larger than 0")
 
 
 def check_counts(**values: int | None) -> None:

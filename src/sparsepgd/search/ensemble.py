@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import BudgetError, ShapeError, UnsupportedError
+from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
-from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_images, check_index, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.shapes import of_any_shape
-from sparsepgd.search.attack import check_counts, usual_batch
+from sparsepgd.search.attack import check_budget, check_counts, usual_batch
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
@@ -57,6 +57,7 @@ class SparseAutoAttack:
     quantize: bool = False
 
     def __post_init__(self) -> None:
+        check_budget(self.budget)
         check_counts(steps=self.steps, queries=self.queries)
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
@@ -195,9 +196,7 @@ class _Call:
         check_counts(batch_size=self.batch_size)
         self.y = check_labels(self.y, self.x)
         budget.resolve((self.x.shape[1], self.x.shape[2], self.x.shape[3]), self.x.device)
-        self.index = torch.arange(len(self.y), device=self.y.device) if self.index is None else self.index.to(self.y)
-        if self.index.shape != self.y.shape:
-            raise ShapeError(f"index of shape {tuple(self.index.shape)} for {len(self.y)} images; one number for each")
+        self.index = check_index(self.index, self.y)
         if not len(self.x):
             yield self.x.new_zeros(0, 2)
             return
@@ -284,6 +283,8 @@ def for_rows(member: Member, rows: Tensor) -> Member:
 
 def _check_member(member: Member, budget: Budget, quantize: bool) -> None:
     """A member may not do what the ensemble may not."""
+    if isinstance(member, type) or not callable(member) or not hasattr(member, "name"):
+        raise UnsupportedError(f"attacks holds {member!r}; expected attacks, e.g. SparsePGD(budget)")
     own: Budget = getattr(member, "budget", budget)
     kept = budget.allowed is None or (own.allowed is not None and torch.equal(own.allowed, budget.allowed))
     if own.pattern != budget.pattern or own.k > budget.k or own.eps > budget.eps or not kept:

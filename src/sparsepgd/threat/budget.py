@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -31,14 +32,18 @@ class Budget:
     allowed: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int):
+        if not isinstance(self.pattern, Pattern):
+            raise PatternError(f"pattern={self.pattern!r}; expected a Pattern, e.g. Rows() or Patches(3)")
+        if isinstance(self.k, bool) or not isinstance(self.k, Integral):
             raise BudgetError(f"k={self.k!r}; k counts {self.pattern.unit} and must be an integer")
         if self.k < 1:
             raise BudgetError(f"k={self.k}; the adversary must be allowed at least one of the {self.pattern.unit}")
-        if not 0 < self.eps <= 1:
-            raise BudgetError(f"eps={self.eps}; use 0 < eps <= 1, e.g. 8/255 (1 leaves magnitudes free)")
+        if not (isinstance(self.eps, Real) and 0 < self.eps <= 1):
+            raise BudgetError(f"eps={self.eps!r}; use 0 < eps <= 1, e.g. 8/255 (1 leaves magnitudes free)")
         if self.allowed is not None:
             _check_allowed(self.allowed)
+        object.__setattr__(self, "k", int(self.k))
+        object.__setattr__(self, "eps", float(self.eps))
 
     def resolve(self, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Threat:
         """The budget for images of one shape (C, H, W): checked once, then only tensor operations."""
@@ -120,7 +125,7 @@ class Threat:
         """How many groups can be chosen: those that touch an allowed pixel, in the image where they are fewest."""
         allowed = self.budget.allowed
         masks = self.masks(len(allowed) if allowed is not None and allowed.dim() == 3 else 1)
-        return math.prod(self.grid) if masks is None else int(masks[1].flatten(1).sum(1).min())
+        return math.prod(self.grid) if masks is None or not len(masks[1]) else int(masks[1].flatten(1).sum(1).min())
 
     @property
     def incidence(self) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -108,8 +109,8 @@ def from_image(path: str | Path, size: int | None = None, ink: Ink = "auto") -> 
 
 
 def _check_size(size: int) -> None:
-    if size < 1:
-        raise KernelError(f"size={size}; a drawing needs at least one cell, use size >= 1")
+    if not (isinstance(size, Integral) and size >= 1):
+        raise KernelError(f"size={size!r}; a drawing needs at least one cell, use an integer size >= 1")
 
 
 def _stretched(contours: Sequence[Contour], size: int) -> list[Contour]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import torch
@@ -106,12 +107,14 @@ def _sums(values: Tensor, table: Tensor) -> Tensor:
 
 
 def _checked(number: int, indices: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(indices, Iterable):
+        raise PatternError(f"group {number} is {indices!r}; expected a set of indices, e.g. Groups([[0, 1], [2]])")
     found = list(indices)
-    if odd := [one for one in found if isinstance(one, bool) or not isinstance(one, int) or one < 0]:
+    if odd := [one for one in found if isinstance(one, bool) or not isinstance(one, Integral) or one < 0]:
         raise PatternError(f"group {number} holds {odd[0]!r}; expected indices 0, 1, 2, ...")
     if not found:
         raise PatternError(f"group {number} is empty; leave it out")
     index, times = Counter(found).most_common(1)[0]
     if times > 1:
         raise PatternError(f"group {number} holds index {index} {times} times; once is enough")
-    return tuple(sorted(found))
+    return tuple(sorted(map(int, found)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -89,8 +90,8 @@ class Patches(Pattern):
     def __post_init__(self) -> None:
         if self.width is None:
             object.__setattr__(self, "width", self.height)
-        if self.height < 1 or self.width < 1:
-            raise PatternError(f"a patch of {self.height}x{self.width}; height and width must be at least 1")
+        if not all(isinstance(side, Integral) and side >= 1 for side in (self.height, self.width)):
+            raise PatternError(f"a patch of {self.height}x{self.width}; height and width must be integers, at least 1")
 
     def kernel(self, height: int, width: int) -> Tensor:
         return torch.ones(self.height, self.width)
@@ -104,8 +105,8 @@ class Frame(Pattern):
     unit: ClassVar[str] = "frames"
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise PatternError(f"a frame of width {self.width}; use at least 1")
+        if not (isinstance(self.width, Integral) and self.width >= 1):
+            raise PatternError(f"a frame of width {self.width}; use an integer, at least 1")
 
     def kernel(self, height: int, width: int) -> Tensor:
         cells = torch.ones(height, width)

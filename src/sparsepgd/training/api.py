@@ -117,6 +117,8 @@ def _run(
     """Everything put together, before the first epoch."""
     device, shape = _device(model), images.shape
     rows, watched = _parts(images, validation, wanted, device)
+    if watched is not None:
+        check_classes(watched.y, classes)
     network = team.network(model, device)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(
@@ -173,6 +175,8 @@ def _about(images: sources.Images) -> states.Plain:
 
 
 def _device(model: nn.Module) -> torch.device:
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the model is a {type(model).__name__}; expected a torch.nn.Module, which can be trained")
     first = next(model.parameters(), None)
     if first is None or not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{type(model).__name__} has no parameter that can be trained; use requires_grad_(True)")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation.sources import as_tensors
-from sparsepgd.problem.checks import check_images
+from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.threat import LEVELS
 from sparsepgd.training.settings import Augment, Settings
@@ -112,7 +112,7 @@ def resident(x: Tensor, y: Tensor, device: torch.device) -> Resident:
         levels = (x * LEVELS).round()
         if bool((levels / LEVELS - x).abs().max() < 1e-6):
             x = levels.to(torch.uint8)
-    return Resident(x.to(device).contiguous(), y.to(device, torch.int64))
+    return Resident(x.to(device).contiguous(), check_labels(y, x).to(device))
 
 
 def images(data: Any, wanted: Settings, device: torch.device) -> Images:
@@ -138,7 +138,10 @@ def _fits(data: Any, device: torch.device) -> bool:
     pair = isinstance(data, tuple | list)
     if isinstance(data, IterableDataset):
         return True  # there is no other way
-    first = torch.as_tensor(data[0][0])
+    try:
+        first = torch.as_tensor(data[0][0])
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return True  # no images: what it is instead is said when it is read
     needed = (len(data[0]) if pair else len(data)) * first.numel()
     if device.type == "cuda":
         return needed < torch.cuda.mem_get_info(device)[0] // SHARE
