@@ -158,6 +158,7 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "--attack", "fgsm"), "error: attack 'fgsm'"),
         (("evaluate", "--data", "folder:nowhere"), "error: no images in 'nowhere'"),
         (("evaluate", "--chunk", "0", "--out", "runs/a"), "error: chunk=0; use at least 1 image"),
+        (("evaluate", "--no-save", "--out", "a"), "error: --no-save with --out a; leave one of them out"),
         (("evaluate", "-n", "501"), "error: n=501, but bundled holds 500 images"),
         (("evaluate", "--device", "tpu9"), "error: device 'tpu9' cannot be used"),
         (("evaluate", "--device", "meta"), "error: device 'meta' cannot be used: it holds no values; try cpu"),
@@ -171,6 +172,24 @@ def test_wrong_use_is_one_line_on_stderr_and_exit_code_2(words: tuple[str, ...],
     assert done.stdout == ""
     assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_path_that_the_system_refuses_is_one_line_and_no_success(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, name in (
+        (("evaluate", "--model", f"trained:{'a' * 300}"), f"{'a' * 300}/model.json"),
+        (("reproduce", "ratio", "-n", "1", "--out", "file"), "file/cases"),
+    ):
+        done = spgd(*words, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"error: '{name}' cannot be used: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_at_any_moment_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def net():\n    raise KeyboardInterrupt\n")
+    done = spgd("evaluate", "--model", "mine.py:net", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 
 DEBUG = "With --debug, anywhere on the line, an error comes with its traceback."
+INTERRUPTED = 130  # the exit code that typer makes of an interrupt
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -56,11 +57,17 @@ def main() -> None:
         err.print(f"error: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, InputError | BudgetError | UnsupportedError | SourceError) else 1)
     except OSError as error:
-        if debug or error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+        if debug or (error.filename is None and error.errno not in (errno.ENOSPC, errno.EIO)):
             raise
+        if error.filename is not None:
+            name, reason = os.fsdecode(error.filename), error.strerror
+            err.print(f"error: {name!r} cannot be used: {reason}; see to the path and its permissions", soft_wrap=True)
+            sys.exit(1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at the end
         err.print(f"error: cannot print: {error.strerror}")
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
         err.print("interrupted")
         sys.exit(1)

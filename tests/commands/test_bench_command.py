@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparsepgd.commands.bench import _settings, measure
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.evaluation import bench
 from sparsepgd.evaluation.identity import hardware
 
@@ -37,6 +37,12 @@ def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None
     assert _settings("fp32, bf16", False, on_cpu=True) == [("fp32", False), ("bf16", False)]
     with pytest.raises(UnsupportedError, match="precision 'fp8'; use one of fp32, tf32, bf16, fp16"):
         _settings("fp8", None, on_cpu=True)
+
+
+def test_a_budget_that_does_not_fit_is_refused_before_anything_is_timed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BudgetError, match="k=5000 pixels, but a 32x32 image has 1024"):
+        measure(model="zoo:small-plain", n=4, k=5000, steps=2, device="cpu")
+    assert capfd.readouterr().err == ""
 
 
 def test_others_are_compared_on_pixels_only(tmp_path: Path) -> None:

@@ -79,5 +79,10 @@ def test_what_cannot_be_done_is_said(place: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SourceError, match=r"no run in .*: it has no run.json; use the --out of spgd evaluate"):
         report([tmp_path / "nowhere"])
+    run = place / "runs" / "both" / "small-plain"
+    for page in (tmp_path, tmp_path / "file" / "page.html"):
+        with pytest.raises(SourceError, match=r"cannot be written: .*; choose another --out"):
+            report([run], page)
     with pytest.raises(SourceError, match="cannot be made"):
-        report([place / "runs" / "both" / "small-plain"], tmp_path / "file" / "page.html")
+        report([run], tmp_path / "page.html", tmp_path / "file")
+    assert not (tmp_path / "page.html").exists(), "nothing is written where something is wrong"

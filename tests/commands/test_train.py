@@ -262,6 +262,7 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
         (("--recipe", "none.toml"), "error: 'none.toml' cannot be read"),
         (("--recipe", "q.npz"), "error: q.npz is no recipe: 'utf-8' codec can't decode"),
         (("--set", "speed=9"), "error: --set has no use for 'speed'"),
+        (("--epochs", "3", "--set", "epochs=2"), "error: --epochs 3 and --set epochs=...; leave one of them out"),
         (("--set", "size=0"), "error: size=0; use at least 1"),
         (("--set", "lr=fast"), "error: lr='fast'; expected a number"),
         (("--set", "early_stop=maybe"), "error: early_stop='maybe'; expected true or false"),

@@ -209,6 +209,7 @@ def test_damaged_images_are_named_even_if_their_checksum_is_right(
         ({"configuration.attack.budget.pattern": {"kind": "Shape"}}, "attack.budget.pattern.name is 'missing'"),
         ({"rows.1.index": 3}, "the rows are not numbered one by one"),
         ({"rows.1.steps": -1}, r"rows\.1\.steps: Input should be"),
+        ({"rows.1.l0": 10**30}, r"rows\.1\.l0: Input should be less than"),
         ({"rows.1.clean_correct": False}, "row 1 contradicts itself|do not give the"),
         ({"rows.1.clean_prediction": 9}, "row 1 contradicts itself"),
     ],

@@ -54,6 +54,12 @@ def test_a_size_that_is_asked_for_goes_before_that_of_the_model(words: tuple[str
         load_pairs([f"{file}:small"], data, size=0)
 
 
+def test_a_size_for_images_that_are_no_pictures_is_refused_unless_it_is_their_own() -> None:
+    with pytest.raises(UnsupportedError, match=r"size=64, but bundled is no pictures: .*\(32, 32\); leave size out"):
+        load_pairs(["small-plain"], "bundled", 2, size=64)
+    assert load_pairs(["small-plain"], "bundled", 2, size=32)
+
+
 def test_images_are_those_of_load_data() -> None:
     ((source, (x, y)),) = load_pairs(["small-plain"], "bundled", 5)
     assert source.name == "small-plain"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.cli import app
-from sparsepgd.commands.leaderboard import markdown
+from sparsepgd.commands.leaderboard import leaderboard, markdown
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import runs
 from sparsepgd.evaluation.curves import Smallest
@@ -141,6 +141,13 @@ def test_the_command_enters_runs_prints_the_table_and_writes_the_page(tmp_path: 
     assert "toy" in done.output
     assert page.read_text() == markdown(board.contenders(tmp_path / "board"))
     assert "spgd-unprojected (2 steps)" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_a_run_is_entered(tmp_path: Path) -> None:
+    place = run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=1, pattern=sp.Rows()), 2))
+    with pytest.raises(SourceError, match=r"cannot be written: Is a directory; choose another --out"):
+        leaderboard([place], tmp_path / "board", tmp_path)
+    assert not (tmp_path / "board").exists()
 
 
 def test_the_most_robust_model_stands_first() -> None:

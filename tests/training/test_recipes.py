@@ -56,6 +56,11 @@ def test_assignments_are_read_as_toml_with_bare_text_allowed() -> None:
     assert assignments(words) == expected
 
 
+def test_a_name_that_is_set_twice_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="--set names 'lam' twice; once is enough"):
+        assignments(["lam=6", "ema=0.9", "lam=3"])
+
+
 @pytest.mark.parametrize(("word", "value"), [("True", True), ("False", False), ("true", True), ("false", False)])
 def test_true_and_false_are_read_as_toml_and_as_python_writes_them(word: str, value: bool) -> None:
     assert assignments([f"early_stop={word}"])["early_stop"] is value

@@ -16,6 +16,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import atomic, bench, rivals
 from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import PRECISIONS, Precision
+from sparsepgd.problem.shapes import shape_of
 from sparsepgd.threat import Budget, Pixels
 
 
@@ -58,6 +59,7 @@ def measure(
         model, data, n, place, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
     budget = Budget(k=k, pattern=options.pattern(pattern))
+    budget.resolve(shape_of(x))
     other = _rivals(budget, steps, queries, official, sparse_rs, others)
     check_fit(source.model, x)
     at_once = batch_size or (64 if on_cpu else 512)

@@ -14,6 +14,7 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import runs, sanity
 from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.curves import Smallest
@@ -66,6 +67,8 @@ def evaluate(
     searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
+    if not save and out_dir is not None:
+        raise UnsupportedError(f"--no-save with --out {out_dir}; leave one of them out")
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
         words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)

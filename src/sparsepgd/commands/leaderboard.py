@@ -41,6 +41,8 @@ def leaderboard(
     ] = None,
 ) -> None:
     """Models by robust accuracy, for each budget; what counts is what no attack has broken."""
+    if page is not None:
+        atomic.check(page)
     for run in add or []:
         entered = board.add(folder, run)
         out.print(f"entered {entered.model}, {entered.words}: {entered.file}", soft_wrap=True)

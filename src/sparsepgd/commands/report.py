@@ -10,6 +10,7 @@ import typer
 
 from sparsepgd.commands.common import out
 from sparsepgd.errors import SourceError
+from sparsepgd.evaluation import atomic
 from sparsepgd.evaluation.folders import unfinished
 from sparsepgd.report import PAGE, collect, write_figures, write_page
 
@@ -28,11 +29,12 @@ def report(
     for folder in chain.from_iterable(map(unfinished, runs)):
         out.print(f"warning: {folder} is not finished and left out; run it again to go on", soft_wrap=True)
     page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
-    _make(page.parent)
+    atomic.check(page)
+    if figures is not None:
+        _make(figures)
     write_page(entries, page)
     out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     if figures is not None:
-        _make(figures)
         files = write_figures(entries, figures)
         out.print(f"{len(files)} figures in {figures}", soft_wrap=True)
 

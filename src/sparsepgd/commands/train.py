@@ -70,7 +70,11 @@ def train(
     """Train a model to withstand sparse perturbations. Without arguments: sTRADES on scikit-learn's digits."""
     words: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
     words |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
-    given = {name: word for name, word in words.items() if word is not None} | recipes.assignments(setting or [])
+    given = {name: word for name, word in words.items() if word is not None}
+    assigned = recipes.assignments(setting or [])
+    if twice := [name for name in assigned if name in given]:
+        raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; leave one of them out")
+    given |= assigned
     wanted = _merged(recipes.read(recipe) if recipe is not None else {}, given)
     workers = Workers.here()
     out.quiet = not workers.first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -30,6 +30,9 @@ class Notice:
     message: str
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]  # as a tensor can hold it
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,17 +40,17 @@ class Strict(BaseModel):
 class Row(Strict):
     """One image."""
 
-    index: int = Field(ge=0)
-    label: int = Field(ge=0)
-    clean_prediction: int = Field(ge=0)
-    prediction: int = Field(ge=0)
+    index: Count
+    label: Count
+    clean_prediction: Count
+    prediction: Count
     clean_correct: bool
     fooled: bool
-    l0: int = Field(ge=0)
-    groups: int = Field(ge=0)
-    steps: int = Field(ge=0)
-    forwards: int = Field(ge=0)
-    backwards: int = Field(ge=0)
+    l0: Count
+    groups: Count
+    steps: Count
+    forwards: Count
+    backwards: Count
     loss: float | None  # None: not searched, or not finite
     broken_by: str | None
     clean_confidence: float | None = None  # the probability of the predicted class; None: not measured, not finite

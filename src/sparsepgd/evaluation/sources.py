@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation.data import Data, load_data
 from sparsepgd.evaluation.listings import Choice, Part
 from sparsepgd.evaluation.models import TRAINED, Source, load_model
@@ -57,7 +58,11 @@ def load_pairs(
     sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in models]
     names = _told_apart([one.name for one in sources], models)
     sources = [replace(one, name=name) for one, name in zip(sources, names, strict=True)]
-    return [(one, images(one.size if size is None else size).for_classes(one.classes)) for one in sources]
+    pairs = [(one, images(one.size if size is None else size).for_classes(one.classes)) for one in sources]
+    for _, found in pairs:
+        if isinstance(size, int) and (own := tuple(found.x.shape[2:])) != (size, size):
+            raise UnsupportedError(f"size={size}, but {data} is no pictures: its arrays are {own}; leave size out")
+    return pairs
 
 
 def _told_apart(names: Sequence[str], models: Sequence[str]) -> list[str]:

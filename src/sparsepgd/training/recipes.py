@@ -48,6 +48,8 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals:
             raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")
+        if name in values:
+            raise UnsupportedError(f"--set names {name!r} twice; once is enough")
         value = {"True": "true", "False": "false"}.get(value, value)
         try:
             values[name] = tomllib.loads(f"value = {value}")["value"]
