@@ -142,10 +142,15 @@ def test_each_worker_of_a_machine_gets_a_gpu(gpus: int, expected: str | None, mo
     assert Workers().device is None
 
 
-@pytest.mark.parametrize(("world", "count", "size"), [(1, 500, 100), (2, 120, 60), (8, 12, 2), (8, 3, 1)])
-def test_left_out_the_chunks_are_short_enough_for_all(world: int, count: int, size: int) -> None:
-    assert runs.chunk_size(images(1).expand(count, -1, -1, -1), None, world) == size
-    assert runs.chunk_size(images(1).expand(count, -1, -1, -1), 4, world) == 4
+@pytest.mark.parametrize(
+    ("world", "count", "size", "device"),
+    [(1, 500, 100, "cpu"), (2, 120, 60, "cpu"), (8, 12, 2, "cpu"), (8, 3, 1, "cpu"), (1, 5000, 1000, "cuda")],
+)
+def test_left_out_the_chunks_are_short_enough_for_all_and_long_where_the_model_is_on_a_gpu(
+    world: int, count: int, size: int, device: str
+) -> None:
+    assert runs.chunk_size(count, None, world, torch.device(device)) == size
+    assert runs.chunk_size(count, 4, world, torch.device(device)) == 4
 
 
 def test_a_worker_with_other_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def evaluate(
         normalise=normalise,
     )  # fmt: skip
     for _, images in pairs:  # what is wrong is said before anything is shown
-        runs.chunk_size(images.x, chunk, workers.world)
+        runs.chunk_size(len(images.x), chunk, workers.world, place)
         budget.resolve(shape_of(images.x))
     engine = options.engine(precision, compiled)
     go = partial(runs.run, chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)

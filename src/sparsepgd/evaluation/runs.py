@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
@@ -68,7 +69,7 @@ def run(
     check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
     check_counts(batch_size=batch_size)
     x, y = data[0].detach(), check_labels(data[1], data[0])
-    size = chunk_size(x, chunk, workers.world)
+    size = chunk_size(len(x), chunk, workers.world, working_device(model, x))
     task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
     if folder is None and workers.world > 1:
@@ -101,13 +102,13 @@ def _unique(words: Sequence[str]) -> list[str]:
     return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
 
 
-def chunk_size(x: Tensor, chunk: int | None, world: int) -> int:
-    """Left to us, a chunk is so short that there is one for every worker."""
-    if not len(x):
+def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) -> int:
+    """Of so many images. Left to us, a chunk is so short that there is one for every worker."""
+    if not count:
         raise SourceError("no images to attack; use at least one")
     if chunk is not None and chunk < 1:
         raise UnsupportedError(f"chunk={chunk}; use at least 1 image")
-    return chunk or min(CHUNK if x.device.type == "cpu" else CHUNK_ON_DEVICE, -(-len(x) // world))
+    return chunk or min(CHUNK if device.type == "cpu" else CHUNK_ON_DEVICE, -(-count // world))
 
 
 def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
