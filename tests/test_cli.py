@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,9 @@ def test_a_stopped_run_goes_on_and_ends_like_an_undisturbed_one(
 ) -> None:
     folder = tmp_path / "runs" / "a"
     pipe = subprocess.PIPE
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     with subprocess.Popen(
-        [*COMMAND, *RUN], stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=ENVIRONMENT
+        [*COMMAND, *RUN], stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=ENVIRONMENT, preexec_fn=heard
     ) as running:
         while not (folder / "partial" / "000004-000008.json").exists() and running.poll() is None:
             time.sleep(0.005)
