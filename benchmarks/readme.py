@@ -74,18 +74,16 @@ def trained() -> str:
         "| recipe | epochs | seconds | clean | queries | under sAA | authors, sAA | record |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    near = []
     for name, paper in AUTHORS.items():
         record = load(f"train-cifar10-{name}")
         saa = record["saa"]
         found = ["-", "not run"] if saa is None else [f"{saa['queries']:,}", f"{saa['robust_accuracy']:.1%}"]
-        seconds = f"{record['seconds']:.0f}{' (shared GPU)' if 'shared' in record.get('note', '') else ''}"
+        seconds = f"{record['seconds']:.0f}{' (shared GPU)' if record.get('trainings at once', 1) > 1 else ''}"
         cells = [name, str(record["epochs"]), seconds, f"{record['clean']:.1%}", *found, paper]
         lines.append(f"| {' | '.join([*cells, _link(f'train-cifar10-{name}')])} |")
-    near = [
-        f"`{name}` {found['robust_accuracy']:.1%}"
-        for name in AUTHORS
-        if (found := load(f"train-cifar10-{name}").get("near"))
-    ]
+        if "near" in record:
+            near.append(f"`{name}` {record['near']['robust_accuracy']:.1%}")
     best = load("saa-prn18-fast-ls")
     lines.append(
         f"\n`fast-ls` is shipped as `prn18-fast-ls`: {best['accuracy']['sparse-rs']:.1%} of the images stand after sAA "

@@ -19,6 +19,7 @@ from sparsepgd.evaluation.summary import wilson
 from sparsepgd.problem.engine import Engine, Meter, Precision
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.result import Result
 from sparsepgd.problem.verify import verify
 from sparsepgd.search import SparsePGD, SparseRS
 from sparsepgd.search.loop import Progress
@@ -117,13 +118,13 @@ class Bench:
     def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
         """One of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
         device = self.x.device
-        first = self._once(attack, Engine(precision, compiled), self.seeds[0])[1]
+        first = self.once(attack, Engine(precision, compiled), self.seeds[0])[1]
         seconds, robust, memory = [], [], None
         for seed in self.seeds:
             engine = Engine(precision, compiled, meter=Meter())
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            result, took = self._once(attack, engine, seed)
+            result, took = self.once(attack, engine, seed)
             seconds.append(took)
             robust.append(int(result.robust.sum()))
         if device.type == "cuda":
@@ -167,7 +168,8 @@ class Bench:
         interval = wilson(robust[0], len(self.x))
         return Timed(name, "as it comes", False, None, tuple(seconds), tuple(robust), len(self.x), interval)
 
-    def _once(self, attack: Stepwise[Any], engine: Engine, seed: int) -> tuple[Any, float]:
+    def once(self, attack: Stepwise[Any], engine: Engine, seed: int) -> tuple[Result, float]:
+        """The result, and seconds."""
         _wait(self.x.device)
         start = time.perf_counter()
         result = attack(self.model, self.x, self.y, seed=seed, engine=engine, progress=self.progress)

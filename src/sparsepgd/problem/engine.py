@@ -22,7 +22,6 @@ T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries of images still to be evaluated; it takes 20 s and more
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import WORTH_COMPILING, Running
+from sparsepgd.problem.engine import Running
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.rows import join, select, tensors
 from sparsepgd.search.loop import Best, Images, Progress, Search, Slots, Step, Waiting, nothing_found, start
@@ -31,6 +31,7 @@ SHORT = 8  # steps that a finished image may idle in its slot for the others' sa
 RECORDING = 3000 * 3 * 32 * 32  # entries of images, each for one step, that cost as much as a new size
 CLAIMS = 256  # successes that are confirmed together on a device
 PATIENCE = 32  # steps that they wait for it at most
+WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries, each for one step, that are still to be evaluated; it takes 20 s
 TRIAL = 50  # steps that show how many images hold out, before a model is compiled for them
 
 
@@ -53,12 +54,12 @@ def run(
     stepper: Stepper[Slots[S]] = Stepper(Step(search, quick, threat, noise), bool(engine.graphs), engine.meter)
     table = Table(search, oracle, threat, noise, waiting, stepper, slots)
     pace = Pace(LONGEST if table.apart else 1)
-    total, done, entries = len(waiting.x) * search.evaluations, 0, math.prod(threat.shape)
+    total, done = len(waiting.x) * search.evaluations, 0
     while table.fill(pace.horizon):
         table.advance(pace.every)
         left = table.look()
         pace.adapt(left, table.count)
-        if running.open and table.oldest >= TRIAL and entries * table.evaluations_left() >= WORTH_COMPILING:
+        if running.open and table.oldest >= TRIAL and table.entries * table.evaluations_left() >= WORTH_COMPILING:
             running.compile()
             stepper.forget()
         if progress is not None:
@@ -106,6 +107,7 @@ class Table(Generic[S]):
 
     def __post_init__(self) -> None:
         self.apart = waits_for_host(self.threat.kernel.device)
+        self.entries = math.prod(self.threat.shape)  # of an image
         self.found = nothing_found(self.waiting, self.search.evaluations)
         self.fooled = 0  # of those found
         self.largest = min(self.slots, len(self.waiting.x))
@@ -231,7 +233,7 @@ class Table(Generic[S]):
         fit = max(-(-self.count // 8) * 8, SMALLEST)
         fit = min(fit, max(self.largest, self.count))
         empty = (self.size - fit) * min(horizon, self.search.evaluations - self.newest)
-        return self.size if 0 <= empty * math.prod(self.threat.shape) < RECORDING else fit
+        return self.size if 0 <= empty * self.entries < RECORDING else fit
 
     def _of_size(self, live: Slots[S], size: int) -> Slots[S]:
         """With empty slots at the end, as many as it takes."""
