@@ -70,7 +70,7 @@ def test_a_stopped_run_goes_on_and_ends_like_an_undisturbed_one(
         while not (folder / "partial" / "000004-000008.json").exists() and running.poll() is None:
             time.sleep(0.005)
         running.send_signal(how)
-        stdout, stderr = running.communicate(timeout=60)
+        stdout, stderr = running.communicate(timeout=300)
     assert not (folder / "run.json").exists()
     if how == signal.SIGINT:
         assert running.returncode == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from counting import Counting
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
@@ -32,23 +32,6 @@ ATTACKS: dict[str, tuple[Callable[..., Any], list[sp.Budget]]] = {
     "cw-l0": (lambda b, **o: CWL0(b, 6, **CW, **o), POINTS),
 }
 CASES = [pytest.param(name, b, id=f"{name}-{b!r}") for name, (_, budgets) in ATTACKS.items() for b in budgets]
-
-
-class Counting(nn.Module):
-    """Counts the rows it is asked about, and those that a gradient flows back to."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.asked, self.flowed = model, 0, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.asked += len(x)
-        if x.requires_grad:
-            x.register_hook(self.backward)
-        return self.model(x)
-
-    def backward(self, g: Tensor) -> None:
-        self.flowed += len(g)
 
 
 @pytest.mark.parametrize(("name", "budget"), CASES)

@@ -341,7 +341,7 @@ def test_a_custom_ensemble_member_keeps_its_masks_image_by_image() -> None:
 
 def test_the_example_runs() -> None:
     example = Path(__file__).parents[2] / "examples" / "autoattack_dropin.py"
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert "initial accuracy: " in done.stdout
     assert re.search(r"^robust accuracy: \d+\.\d\d%$", done.stdout, re.MULTILINE)

@@ -41,7 +41,7 @@ def started(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 def ended(*words: str, cwd: Path) -> tuple[int, str, str]:
     with started(*words, cwd=cwd) as process:
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=300)
     return process.returncode, stdout, stderr
 
 
@@ -95,7 +95,7 @@ def test_one_worker_killed_costs_nothing_that_was_finished(rank: int, alone: Pat
             time.sleep(0.005)
         os.kill(worker(launcher.pid, rank), signal.SIGKILL)
         finished = [Chunk.model_validate_json(file.read_bytes()).part for file in partial.glob("*-*.json")]
-        stdout, stderr = launcher.communicate(timeout=60)
+        stdout, stderr = launcher.communicate(timeout=300)
     assert launcher.returncode == 0, stderr
     assert "exitcode: -9" in stderr
     assert stdout.count("records in r") == 1

@@ -61,7 +61,7 @@ def test_killed_at_any_write_the_resumed_run_ends_the_same(undisturbed: Path, tm
     """kill -9 just before and just after each of the nine files gets its name: head, 3 x 2 chunks, images, record."""
     program = KILLER.format(tests=TESTS, out=str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=one_thread(), timeout=200
+        [sys.executable, "-c", program], capture_output=True, text=True, env=one_thread(), timeout=300
     )
     assert done.returncode == 0, done.stderr
     folders = sorted(tmp_path.iterdir())
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_at_the_end_costs_nothing_that_was_computed(tmp_pat
         f"from pathlib import Path; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); start(Path('r'))"
     )
     words = [sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=one_thread(), timeout=200)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=one_thread(), timeout=300)
     last = done.stderr.splitlines()[-1]
     assert "r/adversarial.safetensors cannot be written: File too large; free some space and run the same again" in last
     monkeypatch.setattr(runs, "attack_chunk", None)  # all that is left to do is to merge

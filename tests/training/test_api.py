@@ -285,7 +285,7 @@ def test_training_without_a_folder_needs_no_pydantic() -> None:
         "print({'pydantic', 'typer', 'rich', 'sklearn'} & set(sys.modules))"
     )
     words = [sys.executable, "-c", program]
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 

@@ -38,7 +38,7 @@ def trained(method: str, folder: Path, *launcher: str) -> tuple[dict[str, list[f
     script.write_text(PROGRAM)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     words = [sys.executable, *launcher, str(script), method, str(folder / "run")]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     curves, weights = json.loads(done.stdout.splitlines()[-1])
     return curves, weights
