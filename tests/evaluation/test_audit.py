@@ -51,6 +51,8 @@ def forged(honest: Path, folder: Path, change: Callable[[Written], None], pictur
     data = pictures or (honest / "adversarial.safetensors").read_bytes()
     change(record)
     n, rows = len(record["rows"]), record["rows"]
+    for row in rows:
+        row["broken_by"] = "spgd" if row["fooled"] else None
     clean = sum(row["clean_correct"] for row in rows)
     robust = sum(row["clean_correct"] and not row["fooled"] for row in rows)
     record |= {"clean_accuracy": clean / n, "clean_interval": wilson(clean, n), "adversarial": sha256(data)}
@@ -109,6 +111,8 @@ def test_successes_that_were_invented_are_found(honest: Path, tmp_path: Path) ->
         ("prediction", in_rows(prediction=77)),
         ("label", in_rows(label=7, clean_prediction=6, clean_correct=False, fooled=False)),
         ("clean_prediction", in_rows(label=4, clean_prediction=4, clean_correct=True)),
+        ("clean_confidence", in_rows(clean_confidence=0.5)),
+        ("confidence", in_rows(confidence=0.5)),
     ],
 )
 def test_whatever_a_row_says_is_measured_again(
@@ -143,7 +147,7 @@ def test_a_model_that_is_wrong_on_everything_confirms_nothing(tmp_path: Path) ->
     assert (found.held, found.reported > 0) == (0, True)
 
 
-def test_ties_that_round_off_decides_are_no_lies(honest: Path) -> None:
+def test_ties_that_round_off_decides_are_no_lies(honest: Path, tmp_path: Path) -> None:
     """Logits moved by a fraction of the tolerance tip predictions only where two classes are as good as equal."""
 
     class Moved(SmallConvNet):
@@ -159,9 +163,20 @@ def test_ties_that_round_off_decides_are_no_lies(honest: Path) -> None:
     moved = Moved().eval()
     moved.__class__.__name__ = "SmallConvNet"
     moved.by = TIE / 2
-    assert audit(honest, moved).sound
+    unsure = forged(honest, tmp_path, in_rows(clean_confidence=None, confidence=None))
+    assert audit(unsure, moved).sound
     moved.by = TIE * 3
-    assert {"clean_prediction", "prediction"} <= set(audit(honest, moved).false)
+    assert {"clean_prediction", "prediction"} <= set(audit(unsure, moved).false)
+
+
+def test_a_randomised_model_is_not_held_to_how_sure_it_was(tmp_path: Path) -> None:
+    class Shaken(SmallConvNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return (1 + torch.rand(len(x), 1)) * super().forward(x)  # the order stays
+
+    runs.run(tmp_path, sp.SparsePGD(sp.Budget(k=4), steps=3), Shaken().eval(), (X, Y))
+    assert load(tmp_path).answers == ()
+    assert audit(tmp_path, Shaken().eval()).sound
 
 
 def test_verify_names_the_rows_and_fails(tmp_path: Path) -> None:

@@ -212,6 +212,7 @@ def test_damaged_images_are_named_even_if_their_checksum_is_right(
         ({"rows.1.l0": 10**30}, r"rows\.1\.l0: Input should be less than"),
         ({"rows.1.clean_correct": False}, "row 1 contradicts itself|do not give the"),
         ({"rows.1.clean_prediction": 9}, "row 1 contradicts itself"),
+        ({"rows.1.broken_by": None}, "row 1 contradicts itself: fooled, broken_by"),
     ],
 )
 def test_records_are_checked_when_they_are_read(change: dict, message: str, undisturbed: Path, tmp_path: Path) -> None:

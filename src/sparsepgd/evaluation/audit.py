@@ -6,6 +6,7 @@ What cannot be had from the files again, such as steps and seconds, is taken on 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import identity
-from sparsepgd.evaluation.chunks import decoded
+from sparsepgd.evaluation.chunks import PLACES, decoded
 from sparsepgd.evaluation.folders import load, load_adversarial
 from sparsepgd.evaluation.records import Row
 from sparsepgd.problem import Untargeted
@@ -63,6 +64,7 @@ class _Batch:
     within: Tensor
     l0: Tensor
     groups: Tensor
+    steady: bool  # a randomised model is not asked to be as sure again
 
 
 def audit(
@@ -104,7 +106,9 @@ def audit(
             before, after = (seen_as_images(images[some], rules) for images in (x, x_adv))
             clean, now = (oracle.answers(images, batch_size) for images in (before, after))
             extent = measure(_for_rows(rules, some), before, after, quantize=quantize)
-            batch = _Batch(record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups)
+            batch = _Batch(
+                record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups, bool(record.answers)
+            )
             confirmed, claims = _judged(batch, tie)
             held += int(confirmed.sum())
             for name, wrong in claims:
@@ -117,7 +121,9 @@ def _judged(batch: _Batch, tie: float) -> tuple[Tensor, Iterator[tuple[str, Tens
     """(B,) which reported successes hold, and for each thing a row says (B,) where it is not so."""
 
     def said(name: str) -> Tensor:
-        return torch.tensor([getattr(row, name) for row in batch.rows], device=batch.y.device)
+        """NaN, which differs from nothing, for None."""
+        values = (getattr(row, name) for row in batch.rows)
+        return torch.tensor([math.nan if value is None else value for value in values], device=batch.y.device)
 
     fooled, finite = said("fooled"), batch.after.isfinite().all(1)
     ahead = margin(batch.after, batch.y)  # of the best wrong class
@@ -133,6 +139,9 @@ def _judged(batch: _Batch, tie: float) -> tuple[Tensor, Iterator[tuple[str, Tens
         yield "l0", said("l0") != batch.l0
         yield "groups", said("groups") != batch.groups
         yield "budget", ~batch.within
+        if batch.steady:
+            yield "clean_confidence", _differs(said("clean_confidence"), batch.clean, said("clean_prediction"), tie)
+            yield "confidence", _differs(said("confidence"), batch.after, said("prediction"), tie)
         yield "fooled", torch.where(fooled, ~confirmed, surely)
 
     return confirmed, claims()
@@ -144,6 +153,12 @@ def _answered(logits: Tensor, label: Tensor, tie: float) -> Tensor:
     own = logits.gather(1, label.clamp(max=logits.shape[1] - 1)[:, None])[:, 0]
     close = own >= logits.amax(1) - tie * logits.abs().amax(1)
     return known & (close | (logits.argmax(1) == label))  # the latter for logits that are no numbers
+
+
+def _differs(confidence: Tensor, logits: Tensor, label: Tensor, tie: float) -> Tensor:
+    """(B,) bool: whether the model gives `label` another probability, by more than a tie moves it."""
+    own = logits.softmax(1).gather(1, label.clamp(max=logits.shape[1] - 1)[:, None])[:, 0]
+    return (own - confidence).abs() > tie * logits.abs().amax(1) + 0.1**PLACES
 
 
 def _for_rows(budget: Budget, some: slice) -> Budget:

@@ -23,6 +23,7 @@ from sparsepgd.threat import LEVELS, Budget
 
 FINE = 1000  # units of progress in an image
 TOGETHER = 64  # images that the model is asked about at a time, if the caller has no wish
+PLACES = 6  # decimal ones of a confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float 
         for name, (images, said) in asked.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
             values = probability.gather(1, said[:, None])[:, 0].tolist()
-            found[name] = [round(value, 6) if math.isfinite(value) else None for value in values]
+            found[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
     return found
 
 

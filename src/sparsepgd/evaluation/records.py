@@ -143,6 +143,8 @@ class Record(Head):
         for row in self.rows:
             if row.clean_correct != (row.clean_prediction == row.label) or (row.fooled and not row.clean_correct):
                 raise ValueError(f"row {row.index} contradicts itself: label, clean_prediction, clean_correct, fooled")
+            if row.fooled == (row.broken_by is None):
+                raise ValueError(f"row {row.index} contradicts itself: fooled, broken_by")
         return self
 
     def summary(self) -> Summary:
