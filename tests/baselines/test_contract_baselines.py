@@ -11,6 +11,7 @@ import torch
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from counting import Counting
 from promises import broken, left_behind, mixed
 from sparsepgd import baselines
 from sparsepgd.errors import UnsupportedError
@@ -118,33 +119,19 @@ def test_batch_size_and_order_do_not_change_the_result(name: str) -> None:
     torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-6)
 
 
-class Counting(SmallConvNet):
-    """Counts the images it is shown, and those that a gradient came back from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = self.returned = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.shown += len(x)
-        if x.requires_grad:
-            x.register_hook(lambda g: self.__dict__.update(returned=self.returned + len(g)))
-        return super().forward(x)
-
-
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("pgd0-restarts", "saif-targets")])
 def test_forwards_and_backwards_are_those_that_the_model_sees(name: str) -> None:
-    model, x = Counting(), images(4)
+    model, x = Counting(SmallConvNet()), images(4)
     y = labelled(model, x)
-    model.shown = 0
+    model.asked = 0
     attack = (
         dataclasses.replace(ATTACKS[name][0](taken(name)[0]), restarts=1)
         if "loap" in name
         else (ATTACKS[name][0](taken(name)[0]))
     )
     result = attack(model, x, y)
-    assert model.returned == int(result.backwards.sum())
-    own = model.shown - 2 * len(x)  # the clean images before, the verdict after
+    assert model.flowed == int(result.backwards.sum())
+    own = model.asked - 2 * len(x)  # the clean images before, the verdict after
     spare = own - int(result.forwards.sum())
     assert 0 <= spare <= len(x)  # a claim is confirmed, or its loss measured, once more for each image
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from counting import Counting
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from counting import Counting
 from sparsepgd import zoo
 from sparsepgd.baselines import CWL0, GreedyFool, OnePixel, SparseFool
 
@@ -42,6 +42,8 @@ class Found(NamedTuple):
 
 def measured(find: Callable[[nn.Module], Tensor], model: nn.Module, x: Tensor, y: Tensor) -> Found:
     counting = Counting(model)
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002, as theirs draw from the global generators
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x_adv = find(counting)
@@ -56,9 +58,16 @@ def features(attack: Any, **settings: Any) -> Any:
     return attack(sp.Budget(k=3072, pattern=sp.Features()), **settings, early_stop=False)
 
 
-def wrapped(model: nn.Module) -> Any:
-    art = pytest.importorskip("art.estimators.classification")
-    return art.PyTorchClassifier(model, nn.CrossEntropyLoss(), (3, 32, 32), 10, clip_values=(0, 1))
+def of_art(name: str, x: Tensor, y: Tensor | None = None, **settings: Any) -> Callable[[nn.Module], Tensor]:
+    kind = getattr(pytest.importorskip("art.attacks.evasion"), name)
+    estimators = pytest.importorskip("art.estimators.classification")
+    one_hot = None if y is None else np.eye(10)[y.numpy()]
+
+    def find(model: nn.Module) -> Tensor:
+        classifier = estimators.PyTorchClassifier(model, nn.CrossEntropyLoss(), (3, 32, 32), 10, clip_values=(0, 1))
+        return torch.tensor(kind(classifier, batch_size=N, verbose=False, **settings).generate(x.numpy(), y=one_hot))
+
+    return find
 
 
 def test_sparse_fool_needs_no_more_features_and_asks_no_more_than_that_of_torchattacks(plain: Any) -> None:
@@ -73,19 +82,12 @@ def test_sparse_fool_needs_no_more_features_and_asks_no_more_than_that_of_torcha
 
 
 def test_cw_needs_no_more_features_and_asks_no_more_than_that_of_art(plain: Any) -> None:
-    evasion = pytest.importorskip("art.attacks.evasion")
     _, x, y = plain
     attack = features(
         CWL0, steps=100, lr=0.05, c_first=0.1, c_last=100, c_factor=10, small=torch.inf, power=1, rounds=60
     )
-
-    def art(model: nn.Module) -> Tensor:
-        settings = {"max_iter": 5, "binary_search_steps": 5, "batch_size": N, "verbose": False}
-        one_hot = np.eye(10)[y.numpy()]
-        return torch.tensor(evasion.CarliniL0Method(wrapped(model), **settings).generate(x.numpy(), y=one_hot))
-
+    theirs = measured(of_art("CarliniL0Method", x, y, max_iter=5, binary_search_steps=5), *plain)
     ours = measured(lambda model: attack(model, x, y).x_adv, *plain)
-    theirs = measured(art, *plain)
     assert ours.fooled >= theirs.fooled
     assert ours.features <= theirs.features
     assert ours.asked <= theirs.asked
@@ -94,15 +96,9 @@ def test_cw_needs_no_more_features_and_asks_no_more_than_that_of_art(plain: Any)
 
 def test_greedy_fool_needs_no_more_features_and_gradients_than_the_saliency_maps_of_art(plain: Any) -> None:
     """It asks for more logits: those of the reductions."""
-    evasion = pytest.importorskip("art.attacks.evasion")
     _, x, y = plain
-
-    def art(model: nn.Module) -> Tensor:
-        settings = {"theta": 1.0, "gamma": 0.2, "batch_size": N, "verbose": False}
-        return torch.tensor(evasion.SaliencyMapMethod(wrapped(model), **settings).generate(x.numpy()))
-
+    theirs = measured(of_art("SaliencyMapMethod", x, theta=1.0, gamma=0.2), *plain)
     ours = measured(lambda model: features(GreedyFool, steps=300)(model, x, y).x_adv, *plain)
-    theirs = measured(art, *plain)
     assert ours.fooled >= theirs.fooled
     assert ours.features <= theirs.features
     assert ours.flowed <= theirs.flowed

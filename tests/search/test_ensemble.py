@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
+from counting import Counting
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets, merge, untouched
 from sparsepgd.search.sparse_rs import SparseRS
@@ -31,19 +32,6 @@ def small(**options: Any) -> SparseAutoAttack:
 def problem(count: int = 24, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor, Tensor]:
     model, x = SmallConvNet(dtype=dtype).eval(), images(count, dtype=dtype)
     return model, x, labelled(model, x)
-
-
-class Counting(nn.Module):
-    """Counts the images that the model is asked about."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.asked = model, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.asked += len(x)
-        out: Tensor = self.model(x)
-        return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,31 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import linear
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
+from search.updates import GRADIENT, one_update
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.spgd import State
-
-
-def best_gain(weight: Tensor, x: Tensor, budget: sp.Budget) -> Tensor:
-    """The largest <weight, delta> within the budget, by enumeration of single groups: (B,)."""
-    gain = torch.maximum(
-        weight * (x.clamp(max=1 - budget.eps) + budget.eps).clamp(max=1) - weight * x,
-        weight * (x - budget.eps).clamp(min=0) - weight * x,
-    )
-    per_group = budget.resolve(tuple(x.shape[1:])).gather(gain)  # type: ignore[arg-type]
-    return per_group.flatten(1).topk(budget.k).values.sum(1)
-
-
-def linear_problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(3, size, size, generator=generator)
-    x = torch.rand(4, 3, size, size, generator=generator)
-    return weight, x, best_gain(weight, x, budget)
 
 
 @pytest.mark.parametrize(("gradient", "steps"), [("unprojected", 2000), ("projected", 3000)])
@@ -55,7 +39,7 @@ def linear_problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Ten
     ids=repr,
 )
 def test_finds_the_best_groups_of_a_linear_model(budget: sp.Budget, gradient: Any, steps: int) -> None:
-    weight, x, best = linear_problem(budget)
+    weight, x, best = linear.problem(budget)
     pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}
     attack = sp.SparsePGD(budget, steps, gradient, loss="margin", early_stop=False, **pace)
     model = Linear(weight, -1000.0)  # far from the boundary: nothing stops the search
@@ -68,7 +52,7 @@ def test_finds_the_best_groups_of_a_linear_model(budget: sp.Budget, gradient: An
 @pytest.mark.parametrize("gradient", ["unprojected", "projected"])
 def test_fools_a_linear_model_if_and_only_if_the_budget_suffices(gradient: Any) -> None:
     budget = sp.Budget(k=3)
-    weight, x, best = linear_problem(budget)
+    weight, x, best = linear.problem(budget)
     score = (x * weight).flatten(1).sum(1)
     for i in range(len(x)):
         for slack, expected in ((1e-2, True), (-1e-2, False)):
@@ -147,25 +131,6 @@ def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], messag
 
 
 # One update at a time, beside the algorithm.
-
-
-def one_update(attack: sp.SparsePGD, g: Tensor, n: int = 0, w: Tensor | None = None) -> tuple[State, State, Images]:
-    """A state of two images and what an update with the gradient g makes of it."""
-    threat = attack.budget.resolve((3, 6, 6))
-    x = images(2, size=6)
-    y = torch.zeros(2, dtype=torch.int64)
-    low, high = threat.box(x, None, quantize=False)
-    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), low, high, None)
-    noise = Noise(0)
-    before = attack.start(threat, rows, noise)
-    before = dataclasses.replace(before, n=torch.tensor([n, 0]))
-    if w is not None:
-        before = dataclasses.replace(before, w=w, v=threat.top_k(w.sigmoid(), None))
-    seen = Evaluation(torch.zeros(2), torch.zeros(2, dtype=torch.bool), g)
-    return before, attack.update(threat, rows, before, seen, torch.zeros_like(y), noise), rows
-
-
-GRADIENT = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(9))
 
 
 def test_projected_update_leaves_magnitudes_off_the_mask_alone() -> None:
@@ -314,74 +279,3 @@ def test_sweep_and_slots_agree() -> None:
     rows = Images.entering(queue(threat, oracle, x, y, model(x).detach(), None), threat, quantize=False)
     best = sweep(attack, oracle, threat, rows, Noise(0))
     torch.testing.assert_close(best.x_adv, attack(model, x, y, seed=0, batch_size=2).x_adv, rtol=0, atol=1e-9)
-
-
-def test_near_begins_at_the_clean_image_and_steps_along_the_gradient_where_it_is_largest() -> None:
-    budget = sp.Budget(k=4)
-    weight, x, _ = linear_problem(budget)
-    seen: list[Tensor] = []
-
-    class Watched(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.detach().clone())
-            return super().forward(x)
-
-    attack = sp.SparsePGD(budget, 1, "projected", near=0.1, loss="margin", early_stop=False)
-    attack.perturb(Watched(weight, -100.0), x, torch.zeros(len(x), dtype=torch.long))
-    first, second = seen[-2:]
-    assert torch.equal(first, x)
-    delta = second - x
-    assert torch.all(delta.abs() <= 0.1 + 1e-6)
-    gain = (((x + 0.1 * weight.sign()).clamp(0, 1) - x) * weight).sum(1).flatten(1)
-    best = torch.zeros_like(gain).scatter(1, gain.topk(budget.k).indices, 1).bool()
-    assert torch.equal((delta != 0).any(1).flatten(1), best)
-    assert torch.all((delta * weight)[delta != 0] > 0)
-
-
-@pytest.mark.parametrize("size", [2, 8])
-@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features(), sp.Rows(), sp.Patches(2)], ids=repr)
-def test_near_stays_within_every_budget(pattern: sp.Pattern, size: int) -> None:
-    x, model = images(6, size=size), SmallConvNet()
-    budget = sp.Budget(k=1, pattern=pattern, eps=0.5)
-    result = sp.SparsePGD(budget, 12, near=0.3, early_stop=False)(model, x, labelled(model, x))
-    assert int(result.groups.max()) <= 1
-    assert float((result.x_adv - x).abs().max()) <= 0.5 + 1e-6
-    assert bool(result.loss.isfinite().all())
-
-
-def test_near_goes_on_from_the_random_start_where_the_clean_gradient_is_zero() -> None:
-    """A network that is flat around black images, and only there; what the others do does not change."""
-    flat, other = torch.zeros(2, 1, 6, 6), torch.full((2, 1, 6, 6), 0.9)
-
-    def model(x: Tensor) -> Tensor:
-        score = torch.relu(x - 0.4).flatten(1).sum(1) * torch.where(x.amax((1, 2, 3)) > 0.85, -1.0, 1.0)
-        return torch.stack([torch.ones_like(score), score], 1)
-
-    attack = sp.SparsePGD(sp.Budget(k=4), 30, "projected", near=0.1)
-    y = torch.zeros(4, dtype=torch.int64)
-    result = attack(model, torch.cat([flat, other]), y)
-    assert result.fooled[:2].tolist() == [True, True]
-    assert torch.equal(result.x_adv[2:], attack(model, other, y[2:], index=torch.tensor([2, 3])).x_adv)
-    state, after, rows = one_update(
-        sp.SparsePGD(sp.Budget(k=2), near=0.1), GRADIENT * torch.tensor([0.0, 1]).view(2, 1, 1, 1)
-    )
-    paper = one_update(sp.SparsePGD(sp.Budget(k=2)), GRADIENT)[0]
-    assert not bool(state.v.any())
-    assert torch.equal(after.p[0], paper.p[0])
-    assert torch.equal(after.v[0], paper.v[0])
-    torch.testing.assert_close(after.p[1], (0.1 * GRADIENT[1].sign()).clamp(-rows.x[1], 1 - rows.x[1]))
-
-
-def test_near_has_a_slow_pace_and_a_name_of_its_own() -> None:
-    near = sp.SparsePGD(sp.Budget(k=1), gradient="projected", near=0.1)
-    assert (near.alpha, near.name) == (pytest.approx(0.02), "spgd-projected-near")
-    assert sp.SparsePGD(sp.Budget(k=1), near=0.1, alpha=0.3).alpha == 0.3
-    with pytest.raises(UnsupportedError, match="near=0"):
-        sp.SparsePGD(sp.Budget(k=1), near=0.0)
-
-
-def test_near_breaks_a_model_that_was_trained_against_spgd_where_a_random_start_does_not() -> None:
-    x, y = sp.zoo.bundled_images(48)
-    model = sp.zoo.load("small-strades")
-    paper, near = (sp.SparsePGD(sp.Budget(k=20), 20, "projected", near=start)(model, x, y) for start in (None, 0.1))
-    assert int(near.fooled.sum()) >= 3 * int(paper.fooled.sum()) + 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from sparsepgd.evaluation.distributed import Workers
 from sparsepgd.training.team import Team
-from training.toys import network, search_path
+from training.toys import ENVIRONMENT, network
 
 PROGRAM = """
 import json, os, sys, torch, sparsepgd as sp
@@ -36,9 +35,8 @@ def trained(method: str, folder: Path, *launcher: str) -> tuple[dict[str, list[f
     script = folder / "program.py"
     folder.mkdir()
     script.write_text(PROGRAM)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     words = [sys.executable, *launcher, str(script), method, str(folder / "run")]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert done.returncode == 0, done.stderr
     curves, weights = json.loads(done.stdout.splitlines()[-1])
     return curves, weights

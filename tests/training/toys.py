@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+PLACES = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # of these helpers, and more
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PLACES)}  # of a process of its own
+QUICK: dict[str, Any] = {"batch": 16, "steps": 3, "multi_eps": 2, "watch_steps": 3}
 
 
 def quadrants(count: int = 64, seed: int = 0, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -33,11 +38,6 @@ def network(norm: bool = True, dropout: float = 0.0, seed: int = 0) -> nn.Module
             nn.Dropout(dropout),
             nn.Linear(32, 4),
         )
-
-
-def search_path() -> str:
-    """Where a process of its own finds these helpers, and what this one was told to use."""
-    return os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
