@@ -6,8 +6,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/spgd evaluate
 
+# no cache: it forgets that the order of imports depends on which files there are
 test: .venv/installed-dev browser
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -q

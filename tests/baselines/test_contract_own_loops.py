@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from counting import Counting
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from counting import Counting
 from promises import broken, left_behind
 from sparsepgd.baselines import CWL0, CornerSearch, GreedyFool, OnePixel, SparseFool
 from sparsepgd.errors import UnsupportedError

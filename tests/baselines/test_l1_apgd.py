@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear import problem, reached
 from torch import Tensor
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from linear import problem, reached
 from sparsepgd.baselines import L1APGD
 from sparsepgd.baselines.l1_apgd import _largest
 from sparsepgd.baselines.l1_ball import project

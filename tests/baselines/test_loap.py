@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from linear import problem, reached
 from torch import Tensor
 
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
+from linear import problem, reached
 from sparsepgd.baselines import LOAP
 from sparsepgd.baselines.places import Placed, mask
 from sparsepgd.errors import UnsupportedError

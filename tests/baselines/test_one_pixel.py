@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import linear
 import pytest
 import torch
 from torch import Tensor
 
+import linear
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.baselines import OnePixel

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from counting import Counting
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from counting import Counting
 from sparsepgd import zoo
 from sparsepgd.baselines import L1APGD, SigmaZero
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 import torch
-from linear import problem, reached, with_slack
 
 import sparsepgd as sp
 from conftest import Linear, NoLook, SmallConvNet, images, labelled
+from linear import problem, reached, with_slack
 from sparsepgd.baselines import PGD0
 from sparsepgd.baselines.pgd0 import _project
 from sparsepgd.errors import UnsupportedError

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from linear import problem, reached, with_slack
 from torch import Tensor
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from linear import problem, reached, with_slack
 from sparsepgd.baselines import SAIF
 from sparsepgd.baselines.saif import State
 from sparsepgd.errors import UnsupportedError

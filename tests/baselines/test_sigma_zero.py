@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from linear import problem, with_slack
 
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
+from linear import problem, with_slack
 from sparsepgd.baselines import SigmaZero
 
 
