@@ -64,7 +64,6 @@ class _Batch:
     within: Tensor
     l0: Tensor
     groups: Tensor
-    steady: bool  # a randomised model is not asked to be as sure again
 
 
 def audit(
@@ -106,10 +105,8 @@ def audit(
             before, after = (seen_as_images(images[some], rules) for images in (x, x_adv))
             clean, now = (oracle.answers(images, batch_size) for images in (before, after))
             extent = measure(_for_rows(rules, some), before, after, quantize=quantize)
-            batch = _Batch(
-                record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups, bool(record.answers)
-            )
-            confirmed, claims = _judged(batch, tie)
+            batch = _Batch(record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups)
+            confirmed, claims = _judged(batch, tie, steady=bool(record.answers))
             held += int(confirmed.sum())
             for name, wrong in claims:
                 false.setdefault(name, []).extend((wrong.nonzero()[:, 0] + start).tolist())
@@ -117,8 +114,11 @@ def audit(
     return Audit(reported, held, {name: tuple(rows) for name, rows in false.items() if rows})
 
 
-def _judged(batch: _Batch, tie: float) -> tuple[Tensor, Iterator[tuple[str, Tensor]]]:
-    """(B,) which reported successes hold, and for each thing a row says (B,) where it is not so."""
+def _judged(batch: _Batch, tie: float, *, steady: bool) -> tuple[Tensor, Iterator[tuple[str, Tensor]]]:
+    """(B,) which reported successes hold, and for each thing a row says (B,) where it is not so.
+
+    A randomised model, one that is not `steady`, need not be as sure again.
+    """
 
     def said(name: str) -> Tensor:
         """NaN, which differs from nothing, for None."""
@@ -139,7 +139,7 @@ def _judged(batch: _Batch, tie: float) -> tuple[Tensor, Iterator[tuple[str, Tens
         yield "l0", said("l0") != batch.l0
         yield "groups", said("groups") != batch.groups
         yield "budget", ~batch.within
-        if batch.steady:
+        if steady:
             yield "clean_confidence", _differs(said("clean_confidence"), batch.clean, said("clean_prediction"), tie)
             yield "confidence", _differs(said("confidence"), batch.after, said("prediction"), tie)
         yield "fooled", torch.where(fooled, ~confirmed, surely)
@@ -150,15 +150,18 @@ def _judged(batch: _Batch, tie: float) -> tuple[Tensor, Iterator[tuple[str, Tens
 def _answered(logits: Tensor, label: Tensor, tie: float) -> Tensor:
     """(B,) bool: whether the model answers `label`, or would but for a tie."""
     known = label < logits.shape[1]
-    own = logits.gather(1, label.clamp(max=logits.shape[1] - 1)[:, None])[:, 0]
-    close = own >= logits.amax(1) - tie * logits.abs().amax(1)
+    close = _of_class(logits, label) >= logits.amax(1) - tie * logits.abs().amax(1)
     return known & (close | (logits.argmax(1) == label))  # the latter for logits that are no numbers
 
 
 def _differs(confidence: Tensor, logits: Tensor, label: Tensor, tie: float) -> Tensor:
     """(B,) bool: whether the model gives `label` another probability, by more than a tie moves it."""
-    own = logits.softmax(1).gather(1, label.clamp(max=logits.shape[1] - 1)[:, None])[:, 0]
-    return (own - confidence).abs() > tie * logits.abs().amax(1) + 0.1**PLACES
+    return (_of_class(logits.softmax(1), label) - confidence).abs() > tie * logits.abs().amax(1) + 0.1**PLACES
+
+
+def _of_class(values: Tensor, label: Tensor) -> Tensor:
+    """(B,) the value of class `label` in each row; of the last class for a label that there is not."""
+    return values.gather(1, label.clamp(max=values.shape[1] - 1)[:, None])[:, 0]
 
 
 def _for_rows(budget: Budget, some: slice) -> Budget:
