@@ -215,7 +215,7 @@ def test_defaults_are_the_papers_and_the_originals_have_a_name() -> None:
         ({"p_init": 0.0}, "p_init=0.0"),
         ({"p_init": 1.5}, "p_init=1.5; it is a share of the budget: use 0 < p_init <= 1"),
         ({"location_period": 0}, "location_period=0"),
-        ({"loss": "dlr"}, "loss='dlr'; use one of 'ce', 'margin'"),
+        ({"loss": "hinge"}, "loss='hinge'; use one of 'ce', 'margin', 'dlr'"),
     ],
 )
 def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -122,7 +122,7 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
         ({"alpha": "0.1"}, "alpha='0.1'; expected a number larger than 0"),
         ({"tolerance": 0}, "tolerance=0"),
         ({"beta_scale": "pixel"}, "beta_scale='pixel'; use 'image', 'grid' or None"),
-        ({"loss": "dlr"}, "loss='dlr'; use one of 'ce', 'margin'"),
+        ({"loss": "hinge"}, "loss='hinge'; use one of 'ce', 'margin', 'dlr'"),
     ],
 )
 def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -66,8 +66,11 @@ class LossOracle(Oracle):
     objective: Objective
     targets: Sequence[Any]  # where the model is
 
-    def evaluate(self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool) -> Evaluation:
-        """Losses and, if asked for, their gradients, 0 where not finite; a loss that is no number is no progress."""
+    def evaluate(
+        self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
+    ) -> Evaluation:
+        """Losses and, if asked for, their gradients, 0 where not finite; a loss that is no number is no progress.
+        There is one loss, the objective's, so `along` changes nothing."""
         with torch.set_grad_enabled(gradient):
             point = x_adv.detach().requires_grad_(gradient)
             loss = self.losses(point, y)
@@ -163,7 +166,7 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
         raise UnsupportedError(
             f"{type(attack).__name__} goes on where another fails, and here none does; use SparsePGD"
         )
-    if attack.loss != "ce":
+    if attack.loss != type(attack).loss:
         raise UnsupportedError(f"loss={attack.loss!r} is of logits; a detector is led by its objective: leave it out")
     check_images(x, attack.quantize)
     if not len(x):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError
 
-LossName = Literal["ce", "margin"]
+LossName = Literal["ce", "margin", "dlr"]
 
 
 def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
@@ -26,7 +26,15 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
     return others.amax(1) - own[:, 0]
 
 
-LOSSES = {"ce": cross_entropy, "margin": margin}
+def dlr(logits: Tensor, label: Tensor) -> Tensor:
+    """The margin relative to the spread of the largest logits, so that their scale does not matter (Croce and Hein,
+    2020): divided by z_1 - (z_3 + z_4) / 2, or by z_1 minus the last where a model has fewer classes."""
+    top = logits.topk(min(4, logits.shape[1])).values
+    spread = top[:, 0] - ((top[:, 2] + top[:, 3]) / 2 if top.shape[1] == 4 else top[:, -1])
+    return margin(logits, label) / spread.clamp(min=torch.finfo(logits.dtype).tiny)
+
+
+LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 
 def check_loss(name: str) -> None:
@@ -48,6 +56,11 @@ class Goal(ABC):
     @abstractmethod
     def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
         """(B,) bool. Non-finite logits are never a success."""
+
+    def chosen_loss(self, logits: Tensor, label: Tensor, which: Tensor) -> Tensor:
+        """(B,): for each image the loss whose place in LOSSES is `which` (B,)."""
+        losses = torch.stack([self.loss(logits, label, name) for name in LOSSES], 1)  # type: ignore[arg-type]
+        return losses.gather(1, which[:, None])[:, 0]
 
 
 @dataclass(frozen=True)

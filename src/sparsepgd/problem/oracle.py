@@ -76,8 +76,11 @@ class Oracle:
             )
         return output if output.dtype == torch.float64 else output.float()
 
-    def evaluate(self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool) -> Evaluation:
-        """One forward pass and, if asked for, one backward pass to the points alone."""
+    def evaluate(
+        self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
+    ) -> Evaluation:
+        """One forward pass and, if asked for, one backward pass to the points alone. `along`: (B,) places in LOSSES,
+        for each image the loss whose gradient is taken; None: the loss that is reported."""
         if not gradient:
             with torch.no_grad():
                 logits = self.logits(x_adv)
@@ -85,7 +88,8 @@ class Oracle:
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
             loss = self.goal.loss(logits, label, self.loss)
-            (g,) = torch.autograd.grad(loss.sum() * self.scale, point)
+            led = loss if along is None else self.goal.chosen_loss(logits, label, along)
+            (g,) = torch.autograd.grad(led.sum() * self.scale, point)
         g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
         return self._seen(logits.detach(), loss.detach(), y, label, g)
 

@@ -24,6 +24,16 @@ def join(*parts: D) -> D:
     return joined
 
 
+def choose(which: Tensor, one: D, other: D) -> D:
+    """Row by row, those of one where `which` (B,) is True, else those of the other."""
+
+    def chosen(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+    rows: D = each(chosen, one, other)
+    return rows
+
+
 def clone(rows: D) -> D:
     """The same rows in memory of their own."""
     copy: D = each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)

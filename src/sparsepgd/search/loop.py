@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -66,6 +66,18 @@ class Images:
 
 
 @dataclass(frozen=True, eq=False)
+class Aim:
+    """How a proposed point is to be judged; left out, it counts, and the gradient is that of the attack's loss."""
+
+    counts: Tensor | None = None  # (B,) bool, whether the point is within the budget, so that it may be kept
+    along: Tensor | None = None  # (B,), the loss whose gradient is taken, see Oracle.evaluate
+
+
+Keeps = Literal["first", "largest", "latest"]  # which of several successes: for "latest", the search promises that
+# each is better than those before
+
+
+@dataclass(frozen=True, eq=False)
 class Best:
     """The best point of each image so far."""
 
@@ -86,8 +98,11 @@ class Search(Protocol[S]):
     def early_stop(self) -> bool: ...
     @property
     def quantize(self) -> bool: ...
+    @property
+    def keeps(self) -> Keeps: ...
     def start(self, threat: Threat, images: Images, noise: Noise) -> S: ...
     def propose(self, threat: Threat, images: Images, state: S) -> Tensor: ...
+    def aim(self, state: S) -> Aim: ...
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S: ...
 
 
@@ -103,7 +118,7 @@ class Slots(Generic[S]):
 
 def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Best:
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
-    step = Step(search, oracle, threat, noise, first_stays=search.early_stop)
+    step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
     for _ in range(search.evaluations):
         live = step(live)
@@ -128,17 +143,17 @@ class Step(Generic[S]):
     oracle: Oracle
     threat: Threat
     noise: Noise
-    first_stays: bool = False  # the first success is kept, not the largest loss among them
+    keeps: Keeps
 
     def __call__(self, now: Slots[S]) -> Slots[S]:
         search, images, best = self.search, now.images, now.best
-        x_adv = search.propose(self.threat, images, now.state)
-        seen = self.oracle.evaluate(x_adv, images.y, images.label, search.needs_gradient)
-        first = seen.fooled & ~best.fooled
-        improved = (seen.fooled == best.fooled) & (seen.loss > best.loss)  # a success beats a failure
-        better = first | (improved & ~best.fooled if self.first_stays else improved)
-        active = now.step < search.evaluations
-        better, first = better & active, first & active
+        x_adv, aim = search.propose(self.threat, images, now.state), search.aim(now.state)
+        seen = self.oracle.evaluate(x_adv, images.y, images.label, search.needs_gradient, aim.along)
+        counts = now.step < search.evaluations
+        if aim.counts is not None:
+            counts = counts & aim.counts
+        better = counts & self._better(seen, best)
+        first = seen.fooled & better & (~best.fooled | (self.keeps == "latest"))
         record = Best(
             torch.where(better[:, None, None, None], x_adv, best.x_adv),
             torch.where(better, seen.loss.to(best.loss.dtype), best.loss),
@@ -147,3 +162,12 @@ class Step(Generic[S]):
         )
         state = search.update(self.threat, images, now.state, seen, now.step, self.noise)
         return Slots(images, state, record, now.step + 1)
+
+    def _better(self, seen: Evaluation, best: Best) -> Tensor:
+        """(B,) bool: a success beats a failure, of two failures the larger loss is better, of two successes as told."""
+        larger = seen.loss > best.loss
+        if self.keeps == "first":
+            return ~best.fooled & (seen.fooled | larger)
+        if self.keeps == "latest":
+            return seen.fooled | (~best.fooled & larger)
+        return torch.where(seen.fooled == best.fooled, larger, seen.fooled)

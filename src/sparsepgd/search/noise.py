@@ -29,6 +29,8 @@ class Stream(IntEnum):
     MASK = 2
     COIN = 3
     PROPOSAL = 4  # all that a step of random search needs, in one draw
+    PLACE = 5  # where a group goes
+    MOVE = 6  # which group goes, and how far
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:

@@ -12,9 +12,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import Candidate, choose, corners, draw_parts, free_groups
+from sparsepgd.search.rs_moves import Candidate, corners, draw_parts, free_groups
 from sparsepgd.search.rs_schedule import Schedule
 from sparsepgd.threat import Groups
 

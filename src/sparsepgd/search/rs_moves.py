@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.rs_schedule import Schedule
@@ -31,12 +32,6 @@ class Candidate:
 
     groups: Tensor  # (B, k) int64, places in the flattened group grid, all different
     bits: Tensor  # (B, L, k, cells) bool, the upper end of the box or the lower
-
-
-def choose(first: Tensor, one: Candidate, other: Candidate) -> Candidate:
-    """Row by row, one candidate or the other."""
-    groups = torch.where(first[:, None], one.groups, other.groups)
-    return Candidate(groups, torch.where(first[:, None, None, None], one.bits, other.bits))
 
 
 def render(threat: Threat, images: Images, candidate: Candidate) -> Tensor:

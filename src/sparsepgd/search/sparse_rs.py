@@ -15,11 +15,12 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.rs_lists import exchange_for
-from sparsepgd.search.rs_moves import Candidate, Moves, choose, moves_for, render
+from sparsepgd.search.rs_moves import Candidate, Moves, moves_for, render
 from sparsepgd.search.rs_schedule import Schedule
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Frame, Groups, Threat

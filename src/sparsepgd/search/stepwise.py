@@ -15,7 +15,7 @@ from sparsepgd.problem.engine import Engine, in_parts
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.problem.rows import join
 from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.loop import Images, sweep
+from sparsepgd.search.loop import Aim, Images, Keeps, sweep
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.table import run
 from sparsepgd.threat import Threat
@@ -37,6 +37,15 @@ class Stepwise(Attack, Generic[S]):
     @abstractmethod
     def propose(self, threat: Threat, images: Images, state: S) -> Tensor:
         """The points to evaluate, (B, C, H, W), within the budget."""
+
+    def aim(self, state: S) -> Aim:
+        """Which of the proposed points count, and which loss leads; unless said, all, and the attack's own."""
+        return Aim()
+
+    @property
+    def keeps(self) -> Keeps:
+        """Which of several successes on an image is kept."""
+        return "largest"
 
     @abstractmethod
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S:

@@ -51,7 +51,9 @@ def run(
     """
     engine = running.engine
     quick = dataclasses.replace(oracle, model=running, scale=engine.scale)
-    stepper: Stepper[Slots[S]] = Stepper(Step(search, quick, threat, noise), bool(engine.graphs), engine.meter)
+    stepper: Stepper[Slots[S]] = Stepper(
+        Step(search, quick, threat, noise, search.keeps), bool(engine.graphs), engine.meter
+    )
     table = Table(search, oracle, threat, noise, waiting, stepper, slots)
     pace = Pace(LONGEST if table.apart else 1)
     total, done = len(waiting.x) * search.evaluations, 0
@@ -159,6 +161,8 @@ class Table(Generic[S]):
         assert now is not None
         taken = now.images.row >= 0
         leaves = ((now.step >= self.search.evaluations) | (now.best.fooled & self.search.early_stop)) & taken
+        if self.search.keeps == "latest":
+            self._secure(now)
         gone = self._survey(now, taken & ~leaves)
         if gone:
             self.leaving.append(select(now, leaves.nonzero()[:, 0]))
@@ -179,19 +183,39 @@ class Table(Generic[S]):
         images, best = now.images, now.best
         claimed = best.fooled.nonzero()[:, 0]
         if len(claimed):
-            logits = self.oracle.answers(best.x_adv[claimed], self.slots)
-            real = self.oracle.goal.reached(logits, images.y[claimed], images.label[claimed])
+            real = self._confirmed(select(images, claimed), best.x_adv[claimed])
             best.fooled[claimed] = real
             best.step[claimed] = torch.where(real, best.step[claimed], self.search.evaluations)
-            self.stepper.meter.denied += len(claimed) - int(real.sum())
         done = best.fooled | (now.step >= self.search.evaluations)
         gone, back = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-        place = images.row[gone].to(self.found.step.device)
-        for into, of in zip(tensors(self.found), tensors(best), strict=True):
-            into[place] = of[gone].to(into.device)
-        self.fooled += int(best.fooled.sum())
+        self._write(images.row[gone], select(best, gone))
         if len(back):
             self.parked.append(select(now, back))
+
+    def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
+        """(B,) bool: whether these points are successes in full precision."""
+        real = self.oracle.goal.reached(self.oracle.answers(x_adv, self.slots), images.y, images.label)
+        self.stepper.meter.denied += len(real) - int(real.sum())
+        return real
+
+    def _write(self, row: Tensor, best: Best) -> None:
+        """What was found for some images, unless a success is known for an image and this is none."""
+        row = row.to(self.found.step.device)
+        news = best.fooled.to(row.device) | ~self.found.fooled[row]
+        self.fooled += int((best.fooled.to(row.device) & ~self.found.fooled[row]).sum())
+        for into, of in zip(tensors(self.found), tensors(best), strict=True):
+            into[row[news]] = of.to(into.device)[news]
+
+    def _secure(self, now: Slots[S]) -> None:
+        """Of a search that goes on after a success, write down the new ones that are confirmed: the next may be
+        denied."""
+        row = now.images.row.clamp(min=0).to(self.found.step.device)
+        known = self.found.fooled[row] & (self.found.step[row] == now.best.step.to(row.device))
+        fresh = (now.best.fooled & (now.images.row >= 0) & ~known.to(now.step.device)).nonzero()[:, 0]
+        if len(fresh):
+            best, images = select(now.best, fresh), select(now.images, fresh)
+            real = self._confirmed(images, best.x_adv).nonzero()[:, 0]
+            self._write(images.row[real], select(best, real))
 
     def evaluations_left(self) -> int:
         """At most, for all who are at work or wait."""

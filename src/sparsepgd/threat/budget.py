@@ -121,6 +121,12 @@ class Threat:
         return self.kernel.numel() == 1 and self.tables is None
 
     @property
+    def overlapping(self) -> bool:
+        """Whether a group shares pixels with its neighbours, so that it can move by less than its own size."""
+        (kh, kw), (_, rows, columns) = self.kernel.shape[2:], self.grid
+        return self.tables is None and ((kh > 1 and rows > 1) or (kw > 1 and columns > 1))
+
+    @property
     def groups(self) -> int:
         """How many groups can be chosen: those that touch an allowed pixel, in the image where they are fewest."""
         allowed = self.budget.allowed
@@ -185,8 +191,11 @@ class Threat:
         with torch.autocast(values.device.type, enabled=False):
             return F.conv2d(values, self.kernel.to(values.dtype))
 
-    def top_k(self, score: Tensor, usable: Tensor | None) -> Tensor:
+    def top_k(
+        self, score: Tensor, usable: Tensor | None, counts: Tensor | None = None, most: int | None = None
+    ) -> Tensor:
         """1 on the k best groups of each image, 0 elsewhere: exactly k ones. Among equals the first wins.
+        `counts`: (B,), another number of groups for each image, `most` at most.
 
         Scores are non-negative float32, so that their bits rank as they do; with the place in the lower
         half of an integer no two are equal, and every device chooses alike. The order among equals is no
@@ -197,8 +206,12 @@ class Threat:
         rank = (flat.view(torch.int32).long() << 32) - place
         if usable is not None:
             rank = rank.masked_fill(~usable.flatten(1), torch.iinfo(torch.int64).min)
-        best = rank.topk(self.budget.k, sorted=False).indices
-        return torch.zeros_like(flat).scatter_(1, best, 1.0).view_as(score)
+        if counts is None:
+            best = rank.topk(self.budget.k, sorted=False).indices
+            return torch.zeros_like(flat).scatter_(1, best, 1.0).view_as(score)
+        most = min(most or flat.shape[1], flat.shape[1])
+        chosen = (place[:most] < counts[:, None]).to(flat.dtype)
+        return torch.zeros_like(flat).scatter_(1, rank.topk(most).indices, chosen).view_as(score)
 
     def box(self, x: Tensor, allowed: Tensor | None, quantize: bool) -> tuple[Tensor, Tensor]:
         """The smallest and largest value of each entry, exact in the dtype of x: |x_adv - x| <= eps, [0, 1].

@@ -1,0 +1,247 @@
+"""SparseAnneal: ascent with many groups and small changes that shrinks to k groups, over and over from the best point.
+
+Pseudo-code and figures are in docs/anneal.md. A cycle disturbs the best point, ascends, and keeps what has the larger
+margin. Groups that do not overlap (pixels, features, rows, columns, index sets) are disturbed by letting many more of
+them change at first; groups that overlap (patches, shapes) by moving one of them (moves.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.goals import LOSSES, LossName
+from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import choose
+from sparsepgd.search.attack import check_counts
+from sparsepgd.search.loop import Aim, Images, Keeps
+from sparsepgd.search.moves import moved, placed
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.stepwise import Stepwise
+from sparsepgd.threat import Threat
+
+# Chosen on held-out training images; docs/anneal.md shows what each of them gives. Step sizes are in units of eps.
+STARTS = 3  # cycles that begin at the clean image, with first steps of SIZE, 2 SIZE, 4 SIZE
+SIZE, SPAN = 0.1, 1.5  # later first steps: that of the cycle which gave the best start, times 1 / SPAN to SPAN
+DECAY = 0.5  # the last step of a cycle as a share of its first
+LENGTHS = (10, 20)  # steps of a cycle, drawn evenly; the larger for the starts
+WIDTHS = (3.0, 40.0)  # a cycle begins with so many times k groups, drawn log-uniformly; the larger for the starts
+HOLD = 0.6  # the share of its steps after which a cycle has come down to k groups
+NOISE = 0.03  # the largest uniform noise that is added to the best point
+BARRED = 0.2  # the largest share of the groups that a cycle may not use
+# In a search for the fewest groups.
+PART = 16  # it begins with this part of all groups
+SHRINK = 0.8  # after a success it goes on with this share of the groups
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The clean image, changed by delta on the groups v."""
+
+    delta: Tensor  # (B, C, H, W), 0 outside the groups
+    v: Tensor  # (B, *grid), 0 or 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle:
+    """The settings of a cycle, and how far it is."""
+
+    number: Tensor  # (B,)
+    t: Tensor  # (B,), steps done
+    length: Tensor  # (B,), steps in all
+    width: Tensor  # (B,), it begins with width * k groups
+    size: Tensor  # (B,), of its first step
+    noise: Tensor  # (B,), added to the best point
+    barred: Tensor  # (B,), the share of the groups that it may not use
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    now: Point
+    count: Tensor  # (B,), its groups
+    best: Point  # of all points within k groups, the one with the largest margin
+    margin: Tensor  # (B,), of it; -inf: there is none yet
+    size: Tensor  # (B,), the first step of the start that found the best point
+    k: Tensor  # (B,), groups to come down to: those of the budget, or fewer in a search for the fewest
+    solved: Tensor  # (B,) bool, whether a search for the fewest had a success
+    cycle: Cycle
+
+
+@dataclass(frozen=True, eq=False)
+class SparseAnneal(Stepwise[State]):
+    """White box, for every budget. There is nothing to set but ``steps``: how many gradients are taken for each image, in
+    all cycles together, the first of them at the clean image. A run of at least one cycle is the beginning of every
+    longer run, so more steps never hurt.
+
+    ``early_stop=False`` looks for the fewest groups: after each success it goes on with fewer, and the last success is
+    the result (`result.groups`). Points are compared by their margin; cycles ascend the margin, the DLR and the
+    cross-entropy in turn.
+    """
+
+    minimum_norm: ClassVar[bool] = True
+
+    steps: int = 1000
+    _: KW_ONLY
+    loss: LossName = "margin"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(steps=self.steps)
+        if self.steps < 2:
+            raise UnsupportedError(f"steps={self.steps}; the first is taken at the clean image: use at least 2")
+
+    @property
+    def name(self) -> str:
+        return "anneal"
+
+    @property
+    def evaluations(self) -> int:
+        return self.steps
+
+    @property
+    def keeps(self) -> Keeps:
+        return "largest" if self.early_stop else "latest"
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+        zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
+        length = min(max(LENGTHS), self.steps - 1)
+        cycle = Cycle(zero, zero, zero + length, number + max(WIDTHS), number + SIZE, number, number)
+        whole = self.early_stop or threat.overlapping
+        k = zero + (self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART)))
+        clean = _clean(threat, images)
+        now, count = self._support(threat, images, clean, k, cycle, noise)
+        return State(now, count, clean, number - torch.inf, number + SIZE, k, zero > 0, cycle)
+
+    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+        return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
+
+    def aim(self, state: State) -> Aim:
+        return Aim(self._within(state), along=(state.cycle.number + 1) % len(LOSSES))
+
+    def update(
+        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State:
+        """One step of the cycle, or, where it is over, the beginning of the next one."""
+        assert seen.gradient is not None
+        g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
+        if self.early_stop:
+            state = self._remember(state, seen)
+        else:
+            state, solved = self._with_fewer(threat, self._remember(state, seen), seen, over)
+            over = over | solved
+        cycle = choose(over, self._next(images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1))
+        again = self._disturb(threat, images, state, cycle, g, noise)
+        now = choose(over, again, self._ascend(threat, images, state, g, noise))
+        now, count = self._support(threat, images, now, state.k, cycle, noise)
+        return dataclasses.replace(state, now=now, count=count, cycle=cycle)
+
+    def _within(self, state: State) -> Tensor:
+        """(B,) bool: whether the point is within k groups, and not the clean image."""
+        return (state.count > 0) & (state.count <= state.k)
+
+    def _remember(self, state: State, seen: Evaluation) -> State:
+        """The point becomes the best one, if it is."""
+        better = self._within(state) & (seen.loss > state.margin)
+        return dataclasses.replace(
+            state,
+            best=choose(better, state.now, state.best),
+            margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
+            size=torch.where(better & (state.cycle.number < STARTS), state.cycle.size, state.size),
+        )
+
+    def _with_fewer(self, threat: Threat, state: State, seen: Evaluation, over: Tensor) -> tuple[State, Tensor]:
+        """After a success the search goes on from it with fewer groups; before the first one, after a cycle without
+        success, with more."""
+        solved = self._within(state) & seen.fooled
+        used = ((threat.gather(state.now.delta.abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
+        fewer = torch.minimum((SHRINK * used).long(), used - 1).clamp(min=1)
+        more = torch.where(over & ~state.solved, 2 * state.k, state.k).clamp(max=self.budget.k)
+        changed = dataclasses.replace(
+            state,
+            best=choose(solved, state.now, state.best),
+            margin=torch.where(solved, -torch.inf, state.margin),
+            k=torch.where(solved, fewer, more),
+            solved=state.solved | solved,
+        )
+        return changed, solved
+
+    def _next(self, images: Images, state: State, noise: Noise) -> Cycle:
+        """The settings of the next cycle."""
+        number = state.cycle.number + 1
+        start = number < STARTS
+        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
+        length = torch.where(start | (draws[0] < 0.5), max(LENGTHS), min(LENGTHS))
+        width = torch.where(start, max(WIDTHS), min(WIDTHS) * (max(WIDTHS) / min(WIDTHS)) ** draws[1])
+        size = torch.where(start, SIZE * 2.0**number, state.size * SPAN ** (2 * draws[2] - 1))
+        return Cycle(number, torch.zeros_like(number), length, width, size, NOISE * draws[3], BARRED * draws[4])
+
+    def _disturb(self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, noise: Noise) -> Point:
+        """Where the cycle begins."""
+        if threat.overlapping:
+            v = state.best.v
+            if not self.early_stop:  # the best point may have more groups than the search goes on with
+                v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, state.k, self.budget.k)
+            point = Point(*moved(threat, images, state.best.delta, v, g, cycle.number, noise))
+        else:
+            spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
+            point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
+        start = (cycle.number < STARTS) & ~state.solved
+        return choose(start, _clean(threat, images), Point(into_box(point.delta, images), point.v))
+
+    def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
+        """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
+        cycle, now = state.cycle, state.now
+        size = self.budget.eps * cycle.size * DECAY ** (cycle.t / cycle.length)
+        delta = into_box(now.delta + column(size) * direction(threat, g), images)
+        if not threat.overlapping:
+            return Point(delta, now.v)
+        first = Point(*placed(threat, images, g, state.k, cycle.number, noise))
+        return choose(state.count > 0, Point(delta * threat.expand(now.v), now.v), first)
+
+    def _support(
+        self, threat: Threat, images: Images, point: Point, k: Tensor, cycle: Cycle, noise: Noise
+    ) -> tuple[Point, Tensor]:
+        """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others,
+        those of the largest change are kept, fewer and fewer until they are k, without some that are barred."""
+        if threat.overlapping:
+            return point, point.v.flatten(1).sum(1).long()
+        left = (1 - cycle.t / (HOLD * cycle.length)).clamp(min=0)
+        count = (k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
+        free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
+        most = math.ceil(max(WIDTHS) * self.budget.k)
+        v = threat.top_k(threat.gather(point.delta**2) * free, images.usable, count, most)
+        return Point(point.delta * (threat.expand(v) > 0), v), count
+
+
+def _clean(threat: Threat, images: Images) -> Point:
+    delta = torch.zeros_like(images.x, dtype=torch.float32)
+    return Point(delta, delta.new_zeros(len(delta), *threat.grid))
+
+
+def direction(threat: Threat, g: Tensor) -> Tensor:
+    """Up the gradient g, the group that matters most by 1. Single points go by their gradient; of larger groups every
+    entry goes by the sign of its own, as far as the group matters."""
+    if threat.pointwise:
+        return g / largest(g)
+    weight = threat.gather(g.abs())
+    return g.sign() * threat.expand(weight / largest(weight))
+
+
+def largest(values: Tensor) -> Tensor:
+    """(B, 1, 1, 1), the largest size of a value of each image, and not 0."""
+    return column(values.flatten(1).abs().amax(1).clamp(min=torch.finfo(values.dtype).tiny))
+
+
+def column(values: Tensor) -> Tensor:
+    """(B,) -> (B, 1, 1, 1)."""
+    return values.view(-1, 1, 1, 1)
+
+
+def into_box(delta: Tensor, images: Images) -> Tensor:
+    return delta.clamp((images.low - images.x).float(), (images.high - images.x).float())
