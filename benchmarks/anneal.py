@@ -1,0 +1,273 @@
+"""Robust accuracy against passes and seconds: SparseAnneal beside the other attacks, on one model.
+
+    python benchmarks/anneal.py run --model zoo:prn18-fast-ls --data images.npz --run anneal:6000 --run sparse-rs:300 \
+        --official path/to/sPGD --out benchmarks/results/anneal-prn18-fast-ls.json
+    python benchmarks/anneal.py ablation --model zoo:prn18-fast-ls --data heldout.npz --steps 400 --out ...
+    python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
+
+A pass is one forward pass, with or without the backward pass that goes with it. The curves are those of the attacks
+themselves: how many images are left after so many passes for each, and after so many seconds of the run.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import math
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import sparsepgd as sp
+from sparsepgd import baselines, zoo
+from sparsepgd.evaluation import rivals
+from sparsepgd.evaluation.curves import accuracy_over_queries
+from sparsepgd.evaluation.identity import hardware
+from sparsepgd.search import anneal
+
+ROOT = Path(__file__).parent.parent
+Make = Callable[[sp.Budget, int], Any]
+ATTACKS: dict[str, Make] = {
+    "anneal": sp.SparseAnneal,
+    "spgd-unprojected": lambda budget, steps: sp.SparsePGD(budget, steps, "unprojected"),
+    "spgd-projected": lambda budget, steps: sp.SparsePGD(budget, steps, "projected"),
+    "sparse-rs": sp.SparseRS,
+    "saa": lambda budget, steps: sp.SparseAutoAttack(budget, steps, steps),
+    "sigma-zero": baselines.SigmaZero,
+    "l1-apgd": lambda budget, steps: baselines.L1APGD(budget, steps),
+    "cw-l0": lambda budget, steps: baselines.CWL0.quick(budget),
+}
+# Each without one ingredient, or with another choice: names of constants of search/anneal.py and their values.
+ABLATION: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "no annealing: k groups from the first step on": {"WIDTHS": (1.0, 1.0)},
+    "restarts instead of cycles from the best point": {"RESTART": True},
+    "one start instead of three": {"STARTS": 1},
+    "one step size: 0.1": {"STARTS": 1, "SPAN": 1.0},
+    "steps of 0.4 from the start": {"STARTS": 1, "SIZE": 0.4},
+    "steps shrink to a fifth": {"DECAY": 0.2},
+    "at most 20 k groups": {"WIDTHS": (3.0, 20.0)},
+    "short cycles: 5 and 10 steps": {"LENGTHS": (5, 10)},
+    "long cycles: 20 and 40 steps": {"LENGTHS": (20, 40)},
+    "no groups barred": {"BARRED": 0.0},
+    "no noise": {"NOISE": 0.0},
+    "the sign of the gradient": {"direction": lambda threat, g: g.sign()},
+    "the margin alone": {"ONE_LOSS": 1},
+    "the cross-entropy alone": {"ONE_LOSS": 0},
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    work = parser.add_subparsers(dest="work", required=True)
+    for name in ("run", "ablation"):
+        one = work.add_parser(name)
+        one.add_argument("--model", required=True, help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
+        one.add_argument("--name", help="of the model, for the record")
+        one.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; left out: bundled images")
+        one.add_argument("--data-name", help="of the images, for the record")
+        one.add_argument("-n", type=int, default=1000)
+        one.add_argument("--k", type=int, default=20)
+        one.add_argument("--seeds", type=int, default=3)
+        one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        one.add_argument("--commit", help="left out: git is asked")
+        one.add_argument("--out", type=Path, required=True)
+    work.choices["run"].add_argument("--run", action="append", default=[], metavar="ATTACK:LENGTH[:SEEDS[:IMAGES]]")
+    work.choices["run"].add_argument("--official", type=Path, help="a checkout of the authors' code")
+    work.choices["run"].add_argument("--official-steps", type=int, default=300)
+    work.choices["ablation"].add_argument("--steps", type=int, default=400)
+    figure = work.add_parser("figure")
+    figure.add_argument("records", type=Path, nargs="+")
+    figure.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
+    kind, equals, files = args.model.partition("=")
+    if equals:
+        model = zoo.ARCHITECTURES[kind](num_classes=10)
+        state = {name: value for file in files.split(",") for name, value in load_file(file).items()}
+        model.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in state.items()})
+    else:
+        model = zoo.load(kind.removeprefix("zoo:"))
+    if args.data is None:
+        x, y = zoo.bundled_images(args.n)
+    else:
+        with np.load(args.data) as file:
+            part = "_test" if "x_test" in file else ""
+            x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).float() / 255
+            y = torch.from_numpy(file[f"y{part}"][: args.n]).long()
+    return model.to(args.device).eval(), x.to(args.device), y.to(args.device)
+
+
+def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Where a record comes from."""
+    files = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
+    words = [files.get(word, word) for word in sys.argv[1:]]
+    commit = (
+        args.commit
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
+    images = hashlib.sha256((x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes())
+    return {
+        "command": shlex.join(["python", "benchmarks/anneal.py", *words]),
+        "commit": commit,
+        "hardware": hardware(torch.device(args.device)),
+        "torch": torch.__version__,
+        "model": args.name or args.model,
+        "data": args.data_name or (args.data.name if args.data else "bundled"),
+        "sha256": images.hexdigest()[:16],
+        "images": len(x),
+        "k": args.k,
+    }
+
+
+def timed(attack: Any, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
+    """One run: images left, over passes and over seconds."""
+    fooled: list[tuple[float, int]] = []
+    start = time.perf_counter()
+
+    def progress(done: int, total: int, count: int) -> None:
+        fooled.append((time.perf_counter() - start, count))
+
+    result = attack(model, x, y, seed=seed, progress=progress)
+    seconds, right = time.perf_counter() - start, int(result.clean_correct.sum())
+    passes, accuracy = accuracy_over_queries(result)
+    left = [round(value * len(x)) for value in accuracy.tolist()]
+    clock = [(round(when, 3), right - count) for when, count in fooled]
+    return {
+        "seed": seed,
+        "seconds": round(seconds, 3),
+        "right": right,
+        "left": int(result.robust.sum()),
+        "passes": thinned(list(zip(passes.tolist(), left, strict=True))),
+        "clock": thinned(clock),
+        "forwards": int(result.forwards.sum()),
+        "backwards": int(result.backwards.sum()),
+        "broken by": {name: result.broken_by.count(name) for name in sorted(set(result.broken_by) - {None})},
+    }
+
+
+def thinned(curve: list[tuple[float, int]], most: int = 60) -> list[tuple[float, int]]:
+    """The points where the curve falls, some of them if they are many; both ends stay."""
+    falls = [one for i, one in enumerate(curve) if i in (0, len(curve) - 1) or one[1] < curve[i - 1][1]]
+    every = math.ceil(len(falls) / most)
+    return [one for i, one in enumerate(falls) if i % every == 0 or i == len(falls) - 1]
+
+
+def run(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
+    budget = sp.Budget(k=args.k)
+    for words in args.run:
+        name, length, *more = words.split(":")
+        seeds, images = (*map(int, more), *(args.seeds, len(x))[len(more) :])
+        attack = ATTACKS[name](budget, int(length))
+        for seed in range(seeds):
+            found = timed(attack, model, x[:images], y[:images], seed)
+            yield {"attack": name, "length": int(length), "images": min(images, len(x)), **found}
+    if args.official:
+        steps, warm = args.official_steps, min(20, args.official_steps)
+        few = rivals.official(args.official, args.k, warm, warm)
+        for name, rival in rivals.official(args.official, args.k, steps, steps).items():
+            if "spgd" in name:
+                few[name](model, x[:500], y[:500], 0)  # a warm-up, as ours had
+                yield {"attack": name, "length": steps, "images": len(x), **theirs(rival, model, x, y)}
+
+
+def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    with torch.no_grad():
+        right = torch.cat([model(part).argmax(1) for part in x.split(500)]) == y
+    start = time.perf_counter()
+    x_adv = rival(model, x, y, 0)
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        holds = torch.cat([model(part).argmax(1) for part in x_adv.split(500)]) == y
+    left = int((right & holds).sum())
+    return {"seed": 0, "seconds": round(seconds, 3), "right": int(right.sum()), "left": left}
+
+
+@contextmanager
+def changed(constants: dict[str, Any]) -> Iterator[None]:
+    """search/anneal.py with other constants, or with one of two other choices, for a while."""
+    attack: Any = sp.SparseAnneal
+    before = {name: getattr(anneal, name) for name in constants if hasattr(anneal, name)}
+    aim, disturb = attack.aim, attack._disturb
+    try:
+        for name in before:
+            setattr(anneal, name, constants[name])
+        if "ONE_LOSS" in constants:
+            loss = constants["ONE_LOSS"]
+            attack.aim = lambda self, state: dataclasses.replace(aim(self, state), along=torch.full_like(state.k, loss))
+        if "RESTART" in constants:
+            attack._disturb = lambda self, threat, images, *_: anneal._clean(threat, images)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(anneal, name, value)
+        attack.aim, attack._disturb = aim, disturb
+
+
+def ablation(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
+    for name, constants in ABLATION.items():
+        with changed(constants):
+            for seed in range(args.seeds):
+                found = timed(sp.SparseAnneal(sp.Budget(k=args.k), args.steps), model, x, y, seed)
+                yield {"variant": name, "steps": args.steps, **found}
+
+
+def figure(args: argparse.Namespace) -> None:
+    """Robust accuracy over passes (above) and over seconds (below), one column for each record."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    records = [json.loads(file.read_text()) for file in args.records]
+    grid, panels = pyplot.subplots(2, len(records), figsize=(4.2 * len(records), 6.4), squeeze=False, sharey="col")
+    for record, (above, below) in zip(records, panels.T, strict=True):
+        for number, name in enumerate(dict.fromkeys(row["attack"] for row in record["runs"])):
+            for again, row in enumerate(row for row in record["runs"] if row["attack"] == name):
+                ends = {"passes": (row["length"] + 1, row["left"]), "clock": (row["seconds"], row["left"])}
+                for panel, what in ((above, "passes"), (below, "clock")):
+                    curve = row.get(what) or [ends[what]]  # of others' code only the end is known
+                    xs, ys = (
+                        [max(point[0], 0.05) for point in curve],
+                        [100 * point[1] / row["images"] for point in curve],
+                    )
+                    style: dict[str, Any] = {"marker": "o", "ms": 4} if len(curve) == 1 else {"drawstyle": "steps-post"}
+                    panel.plot(xs, ys, f"C{number}", label=None if again else name, **style)
+        above.set(xscale="log", title=f"{record['model']}, k = {record['k']}", xlabel="passes for each image")
+        below.set(xscale="log", xlabel=f"seconds ({record['hardware']})")
+        above.legend(fontsize=7)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("robust accuracy (%)")
+    grid.tight_layout()
+    grid.savefig(args.out)
+
+
+def main() -> None:
+    args = arguments()
+    if args.work == "figure":
+        return figure(args)
+    model, x, y = load(args)
+    record = {**head(args, x, y), "runs": []}
+    for row in {"run": run, "ablation": ablation}[args.work](args, model, x, y):
+        record["runs"].append(row)
+        print({name: value for name, value in row.items() if name not in ("passes", "clock")}, flush=True)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
