@@ -3,6 +3,7 @@
     python benchmarks/anneal.py run --model zoo:prn18-fast-ls --data images.npz --run anneal:6000 --run sparse-rs:300 \
         --official path/to/sPGD --out benchmarks/results/anneal-prn18-fast-ls.json
     python benchmarks/anneal.py ablation --model zoo:prn18-fast-ls --data heldout.npz --steps 400 --out ...
+    python benchmarks/anneal.py structures --model zoo:small-plain --steps 300 --out ...
     python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
 
 A pass is one forward pass, with or without the backward pass that goes with it. The curves are those of the attacks
@@ -47,30 +48,38 @@ ATTACKS: dict[str, Make] = {
     "l1-apgd": lambda budget, steps: baselines.L1APGD(budget, steps),
     "cw-l0": lambda budget, steps: baselines.CWL0.quick(budget),
 }
-# Each without one ingredient, or with another choice: names of constants of search/anneal.py and their values.
+PATTERNS: dict[str, sp.Budget] = {
+    "one row": sp.Budget(k=1, pattern=sp.Rows()),
+    "one 5x5 patch": sp.Budget(k=1, pattern=sp.Patches(5)),
+    "two 3x3 patches": sp.Budget(k=2, pattern=sp.Patches(3)),
+    "a heart of 8x8": sp.Budget(k=1, pattern=sp.Shape.heart(8)),
+    "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
+}
+PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
+# Each without one ingredient, or with another choice: fields of anneal.Habit, and what `changed` knows.
 ABLATION: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "no annealing: k groups from the first step on": {"WIDTHS": (1.0, 1.0)},
+    "no annealing: k groups from the first step on": {"widths": (1.0, 1.0)},
+    "at most 20 k groups": {"widths": (3.0, 20.0)},
     "restarts instead of cycles from the best point": {"RESTART": True},
-    "one start instead of three": {"STARTS": 1},
-    "one step size: 0.1": {"STARTS": 1, "SPAN": 1.0},
-    "steps of 0.4 from the start": {"STARTS": 1, "SIZE": 0.4},
-    "steps shrink to a fifth": {"DECAY": 0.2},
-    "at most 20 k groups": {"WIDTHS": (3.0, 20.0)},
-    "short cycles: 5 and 10 steps": {"LENGTHS": (5, 10)},
-    "long cycles: 20 and 40 steps": {"LENGTHS": (20, 40)},
-    "no groups barred": {"BARRED": 0.0},
-    "no noise": {"NOISE": 0.0},
-    "the sign of the gradient": {"direction": lambda threat, g: g.sign()},
-    "the margin alone": {"ONE_LOSS": 1},
-    "the cross-entropy alone": {"ONE_LOSS": 0},
+    "one start instead of three": {"starts": 1},
+    "one step size: 0.1": {"starts": 1, "span": 1.0},
+    "steps of 0.4 from the start": {"starts": 1, "size": 0.4},
+    "steps shrink to a fifth": {"decay": 0.2},
+    "short cycles: 5 and 10 steps": {"lengths": (5, 10)},
+    "long cycles: 20 and 40 steps": {"lengths": (20, 40)},
+    "no groups barred": {"barred": 0.0},
+    "no noise": {"noise": 0.0},
+    "the sign of the gradient": {"DIRECTION": lambda threat, g: g.sign()},
+    "the margin alone": {"LOSS": 1},
+    "the cross-entropy alone": {"LOSS": 0},
 }
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
-    for name in ("run", "ablation"):
+    for name in ("run", "ablation", "structures"):
         one = work.add_parser(name)
         one.add_argument("--model", required=True, help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
         one.add_argument("--name", help="of the model, for the record")
@@ -86,6 +95,7 @@ def arguments() -> argparse.Namespace:
     work.choices["run"].add_argument("--official", type=Path, help="a checkout of the authors' code")
     work.choices["run"].add_argument("--official-steps", type=int, default=300)
     work.choices["ablation"].add_argument("--steps", type=int, default=400)
+    work.choices["structures"].add_argument("--steps", type=int, default=300)
     figure = work.add_parser("figure")
     figure.add_argument("records", type=Path, nargs="+")
     figure.add_argument("--out", type=Path, required=True)
@@ -198,32 +208,45 @@ def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[
 
 
 @contextmanager
-def changed(constants: dict[str, Any]) -> Iterator[None]:
-    """search/anneal.py with other constants, or with one of two other choices, for a while."""
+def changed(other: dict[str, Any]) -> Iterator[None]:
+    """search/anneal.py with another habit, or with another choice that is none of its settings, for a while."""
     attack: Any = sp.SparseAnneal
-    before = {name: getattr(anneal, name) for name in constants if hasattr(anneal, name)}
-    aim, disturb = attack.aim, attack._disturb
+    before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb
     try:
-        for name in before:
-            setattr(anneal, name, constants[name])
-        if "ONE_LOSS" in constants:
-            loss = constants["ONE_LOSS"]
-            attack.aim = lambda self, state: dataclasses.replace(aim(self, state), along=torch.full_like(state.k, loss))
-        if "RESTART" in constants:
+        anneal.ANNEALED = dataclasses.replace(before[0], **{key: other[key] for key in other if key.islower()})
+        anneal.direction = other.get("DIRECTION", anneal.direction)
+        if "LOSS" in other:
+            attack.aim = lambda self, state: dataclasses.replace(
+                before[2](self, state), along=torch.full_like(state.k, other["LOSS"])
+            )
+        if "RESTART" in other:
             attack._disturb = lambda self, threat, images, *_: anneal._clean(threat, images)
         yield
     finally:
-        for name, value in before.items():
-            setattr(anneal, name, value)
-        attack.aim, attack._disturb = aim, disturb
+        anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb = before
 
 
 def ablation(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
-    for name, constants in ABLATION.items():
-        with changed(constants):
+    for name, other in ABLATION.items():
+        with changed(other):
             for seed in range(args.seeds):
                 found = timed(sp.SparseAnneal(sp.Budget(k=args.k), args.steps), model, x, y, seed)
                 yield {"variant": name, "steps": args.steps, **found}
+
+
+def structures(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
+    """SparseAnneal beside sPGD at two paces and Sparse-RS. A query is a forward pass alone: it gets twice as many."""
+    for pattern, budget in PATTERNS.items():
+        attacks: dict[str, Any] = {"anneal": sp.SparseAnneal(budget, args.steps)}
+        for gradient in ("unprojected", "projected"):
+            for pace, (alpha, tolerance) in PACES.items():
+                attacks[f"spgd-{gradient}, pace {pace}"] = sp.SparsePGD(
+                    budget, args.steps - 1, gradient, alpha=alpha, beta=alpha, tolerance=tolerance
+                )
+        attacks["sparse-rs"] = sp.SparseRS(budget, 2 * args.steps)
+        for name, attack in attacks.items():
+            for seed in range(args.seeds):
+                yield {"pattern": pattern, "attack": name, "steps": args.steps, **timed(attack, model, x, y, seed)}
 
 
 def figure(args: argparse.Namespace) -> None:
@@ -262,7 +285,7 @@ def main() -> None:
         return figure(args)
     model, x, y = load(args)
     record = {**head(args, x, y), "runs": []}
-    for row in {"run": run, "ablation": ablation}[args.work](args, model, x, y):
+    for row in {"run": run, "ablation": ablation, "structures": structures}[args.work](args, model, x, y):
         record["runs"].append(row)
         print({name: value for name, value in row.items() if name not in ("passes", "clock")}, flush=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)

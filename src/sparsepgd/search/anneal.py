@@ -26,18 +26,26 @@ from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
-# Chosen on held-out training images; docs/anneal.md shows what each of them gives. Step sizes are in units of eps.
-STARTS = 3  # cycles that begin at the clean image, with first steps of SIZE, 2 SIZE, 4 SIZE
-SIZE, SPAN = 0.1, 1.5  # later first steps: that of the cycle which gave the best start, times 1 / SPAN to SPAN
-DECAY = 0.5  # the last step of a cycle as a share of its first
-LENGTHS = (10, 20)  # steps of a cycle, drawn evenly; the larger for the starts
-WIDTHS = (3.0, 40.0)  # a cycle begins with so many times k groups, drawn log-uniformly; the larger for the starts
-HOLD = 0.6  # the share of its steps after which a cycle has come down to k groups
-NOISE = 0.03  # the largest uniform noise that is added to the best point
-BARRED = 0.2  # the largest share of the groups that a cycle may not use
-# In a search for the fewest groups.
-PART = 16  # it begins with this part of all groups
-SHRINK = 0.8  # after a success it goes on with this share of the groups
+
+@dataclass(frozen=True)
+class Habit:
+    """How cycles are made. Chosen on held-out training images; docs/anneal.md shows what each choice gives."""
+
+    starts: int  # cycles that begin at the clean image, with first steps of size, 2 size, 4 size, ... of eps
+    size: float
+    span: float  # later first steps: that of the start which found the best point, times 1 / span to span
+    decay: float  # the last step of a cycle as a share of its first
+    lengths: tuple[int, int]  # steps of a cycle, drawn evenly; the larger for starts
+    widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
+    hold: float = 0.6  # the share of its steps after which it has come down to k groups
+    noise: float = 0.0  # the largest uniform noise that is added to the best point
+    barred: float = 0.0  # the largest share of the groups that a cycle may not use
+
+
+ANNEALED = Habit(starts=3, size=0.1, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
+MOVED = Habit(starts=1, size=0.2, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
+PART = 16  # a search for the fewest groups begins with this part of all,
+SHRINK = 0.8  # and after a success goes on with this share of those that it used
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +118,13 @@ class SparseAnneal(Stepwise[State]):
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
-        length = min(max(LENGTHS), self.steps - 1)
-        cycle = Cycle(zero, zero, zero + length, number + max(WIDTHS), number + SIZE, number, number)
+        habit, clean = habit_of(threat), _clean(threat, images)
+        length = min(max(habit.lengths), self.steps - 1)
+        cycle = Cycle(zero, zero, zero + length, number + max(habit.widths), number + habit.size, number, number)
         whole = self.early_stop or threat.overlapping
         k = zero + (self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART)))
-        clean = _clean(threat, images)
         now, count = self._support(threat, images, clean, k, cycle, noise)
-        return State(now, count, clean, number - torch.inf, number + SIZE, k, zero > 0, cycle)
+        return State(now, count, clean, number - torch.inf, cycle.size, k, zero > 0, cycle)
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
@@ -131,11 +139,13 @@ class SparseAnneal(Stepwise[State]):
         assert seen.gradient is not None
         g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
         if self.early_stop:
-            state = self._remember(state, seen)
+            state = self._remember(threat, state, seen)
         else:
-            state, solved = self._with_fewer(threat, self._remember(state, seen), seen, over)
+            state, solved = self._with_fewer(threat, self._remember(threat, state, seen), seen, over)
             over = over | solved
-        cycle = choose(over, self._next(images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1))
+        cycle = choose(
+            over, self._next(threat, images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1)
+        )
         again = self._disturb(threat, images, state, cycle, g, noise)
         now = choose(over, again, self._ascend(threat, images, state, g, noise))
         now, count = self._support(threat, images, now, state.k, cycle, noise)
@@ -145,14 +155,14 @@ class SparseAnneal(Stepwise[State]):
         """(B,) bool: whether the point is within k groups, and not the clean image."""
         return (state.count > 0) & (state.count <= state.k)
 
-    def _remember(self, state: State, seen: Evaluation) -> State:
+    def _remember(self, threat: Threat, state: State, seen: Evaluation) -> State:
         """The point becomes the best one, if it is."""
         better = self._within(state) & (seen.loss > state.margin)
         return dataclasses.replace(
             state,
             best=choose(better, state.now, state.best),
             margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
-            size=torch.where(better & (state.cycle.number < STARTS), state.cycle.size, state.size),
+            size=torch.where(better & (state.cycle.number < habit_of(threat).starts), state.cycle.size, state.size),
         )
 
     def _with_fewer(self, threat: Threat, state: State, seen: Evaluation, over: Tensor) -> tuple[State, Tensor]:
@@ -171,15 +181,20 @@ class SparseAnneal(Stepwise[State]):
         )
         return changed, solved
 
-    def _next(self, images: Images, state: State, noise: Noise) -> Cycle:
+    def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
-        number = state.cycle.number + 1
-        start = number < STARTS
-        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
-        length = torch.where(start | (draws[0] < 0.5), max(LENGTHS), min(LENGTHS))
-        width = torch.where(start, max(WIDTHS), min(WIDTHS) * (max(WIDTHS) / min(WIDTHS)) ** draws[1])
-        size = torch.where(start, SIZE * 2.0**number, state.size * SPAN ** (2 * draws[2] - 1))
-        return Cycle(number, torch.zeros_like(number), length, width, size, NOISE * draws[3], BARRED * draws[4])
+        habit, number = habit_of(threat), state.cycle.number + 1
+        (short, long), (narrow, wide) = habit.lengths, habit.widths
+        draws, start = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1), number < habit.starts
+        return Cycle(
+            number,
+            t=torch.zeros_like(number),
+            length=torch.where(start | (draws[0] < 0.5), long, short),
+            width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),
+            size=torch.where(start, habit.size * 2.0**number, state.size * habit.span ** (2 * draws[2] - 1)),
+            noise=habit.noise * draws[3],
+            barred=habit.barred * draws[4],
+        )
 
     def _disturb(self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, noise: Noise) -> Point:
         """Where the cycle begins."""
@@ -191,13 +206,13 @@ class SparseAnneal(Stepwise[State]):
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
-        start = (cycle.number < STARTS) & ~state.solved
+        start = (cycle.number < habit_of(threat).starts) & ~state.solved
         return choose(start, _clean(threat, images), Point(into_box(point.delta, images), point.v))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
-        size = self.budget.eps * cycle.size * DECAY ** (cycle.t / cycle.length)
+        size = self.budget.eps * cycle.size * habit_of(threat).decay ** (cycle.t / cycle.length)
         delta = into_box(now.delta + column(size) * direction(threat, g), images)
         if not threat.overlapping:
             return Point(delta, now.v)
@@ -211,12 +226,17 @@ class SparseAnneal(Stepwise[State]):
         those of the largest change are kept, fewer and fewer until they are k, without some that are barred."""
         if threat.overlapping:
             return point, point.v.flatten(1).sum(1).long()
-        left = (1 - cycle.t / (HOLD * cycle.length)).clamp(min=0)
+        habit = habit_of(threat)
+        left = (1 - cycle.t / (habit.hold * cycle.length)).clamp(min=0)
         count = (k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
-        most = math.ceil(max(WIDTHS) * self.budget.k)
+        most = math.ceil(max(habit.widths) * self.budget.k)
         v = threat.top_k(threat.gather(point.delta**2) * free, images.usable, count, most)
         return Point(point.delta * (threat.expand(v) > 0), v), count
+
+
+def habit_of(threat: Threat) -> Habit:
+    return MOVED if threat.overlapping else ANNEALED
 
 
 def _clean(threat: Threat, images: Images) -> Point:
