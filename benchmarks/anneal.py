@@ -35,6 +35,7 @@ from sparsepgd.evaluation import rivals
 from sparsepgd.evaluation.curves import accuracy_over_queries
 from sparsepgd.evaluation.identity import hardware
 from sparsepgd.search import anneal
+from sparsepgd.zoo.registry import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent
 Make = Callable[[sp.Budget, int], Any]
@@ -105,7 +106,7 @@ def arguments() -> argparse.Namespace:
 def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
     kind, equals, files = args.model.partition("=")
     if equals:
-        model = zoo.ARCHITECTURES[kind](num_classes=10)
+        model = ARCHITECTURES[kind](num_classes=10)
         state = {name: value for file in files.split(",") for name, value in load_file(file).items()}
         model.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in state.items()})
     else:
