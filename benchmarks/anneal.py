@@ -5,6 +5,7 @@
     python benchmarks/anneal.py ablation --model zoo:prn18-fast-ls --data heldout.npz --steps 400 --out ...
     python benchmarks/anneal.py structures --model zoo:small-plain --steps 300 --out ...
     python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
+    python benchmarks/anneal.py page [--check]                    # the results of docs/anneal.md, from the records
 
 A pass is one forward pass, with or without the backward pass that goes with it. The curves are those of the attacks
 themselves: how many images are left after so many passes for each, and after so many seconds of the run.
@@ -15,6 +16,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -38,6 +40,8 @@ from sparsepgd.search import anneal
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+START, END = "<!-- results: written by benchmarks/anneal.py page, do not edit -->\n", "<!-- end of results -->"
 Make = Callable[[sp.Budget, int], Any]
 ATTACKS: dict[str, Make] = {
     "anneal": sp.SparseAnneal,
@@ -97,6 +101,7 @@ def arguments() -> argparse.Namespace:
     work.choices["run"].add_argument("--official-steps", type=int, default=300)
     work.choices["ablation"].add_argument("--steps", type=int, default=400)
     work.choices["structures"].add_argument("--steps", type=int, default=300)
+    work.add_parser("page").add_argument("--check", action="store_true")
     figure = work.add_parser("figure")
     figure.add_argument("records", type=Path, nargs="+")
     figure.add_argument("--out", type=Path, required=True)
@@ -123,8 +128,9 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
 
 def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     """Where a record comes from."""
-    files = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
-    words = [files.get(word, word) for word in sys.argv[1:]]
+    names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
+    names[str(getattr(args, "official", None))] = "path/to/sPGD"
+    words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
     commit = (
         args.commit
         or subprocess.run(
@@ -280,10 +286,97 @@ def figure(args: argparse.Namespace) -> None:
     grid.savefig(args.out)
 
 
-def main() -> None:
+def page(args: argparse.Namespace) -> int:
+    """The results of docs/anneal.md; with --check, 1 if they are not those of the records."""
+    file = ROOT / "docs" / "anneal.md"
+    text = file.read_text()
+    (before, rest), records = (
+        text.split(START),
+        [json.loads(one.read_text()) for one in sorted(RESULTS.glob("anneal-*.json"))],
+    )
+    parts = [part(one) for kind, part in KINDS.items() for one in records if kind in one["command"].split()]
+    new = before + START + "\n".join(parts) + END + rest.split(END)[1]
+    if args.check:
+        return int(new != text)
+    file.write_text(new)
+    return 0
+
+
+def over_passes(record: dict[str, Any]) -> str:
+    """Images left after so many passes, the mean of the seeds."""
+    lengths = {row["length"] for row in record["runs"] if "passes" in row}
+    marks = [mark for mark in (30, 100, 300, 1000, 1600, 6000) if mark <= max(lengths)]
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in record["runs"]:
+        groups.setdefault((row["attack"], row["length"]), []).append(row)
+    lines = [
+        f"Images of {record['images']:,} that are still classified correctly, `{record['model']}`, k = {record['k']}, "
+        f"after so many passes for each ({record['runs'][0]['right']} are when clean; lower is stronger):\n",
+        "| attack | " + " | ".join(f"{mark:,}" for mark in marks) + " | seconds | seeds |",
+        "| --- " * (len(marks) + 3) + "|",
+    ]
+    for (name, length), rows in groups.items():
+        cells = []
+        for mark in marks:
+            left = [reached(row, mark) for row in rows if mark <= length]
+            cells.append(f"{sum(left) / len(left):.0f}" if left and None not in left else "")
+        seconds = sum(row["seconds"] for row in rows) / len(rows)
+        lines.append(f"| {name}, {length:,} steps | {' | '.join(cells)} | {seconds:.1f} | {len(rows)} |")
+    return "\n".join([*lines, "", source(record)]) + "\n"
+
+
+def reached(row: dict[str, Any], mark: int) -> int | None:
+    """Images left after so many passes; of others' code only the end is known."""
+    if "passes" not in row:
+        return row["left"] if mark == row["length"] else None
+    return min(left for passes, left in row["passes"] if passes <= mark)
+
+
+def of_structures(record: dict[str, Any]) -> str:
+    attacks = list(dict.fromkeys(row["attack"] for row in record["runs"]))
+    runs = {(row["pattern"], row["attack"]): row["left"] for row in record["runs"] if row["seed"] == 0}
+    first = record["runs"][0]
+    lines = [
+        f"Structures: images of {record['images']:,} still classified correctly, `{record['model']}`, {first['steps']} "
+        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} are when clean):\n",
+        f"| pattern | {' | '.join(attacks)} |",
+        "| --- " * (len(attacks) + 1) + "|",
+    ]
+    for pattern in PATTERNS:
+        lines.append(f"| {pattern} | {' | '.join(str(runs.get((pattern, one), '')) for one in attacks)} |")
+    return "\n".join([*lines, "", source(record)]) + "\n"
+
+
+def of_ablation(record: dict[str, Any]) -> str:
+    left: dict[str, list[int]] = {}
+    for row in record["runs"]:
+        left.setdefault(row["variant"], []).append(row["left"])
+    first = record["runs"][0]
+    lines = [
+        f"Without one ingredient, or with another choice: images of {record['images']:,} still classified correctly, "
+        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} are when clean; the images "
+        f"are {record['data']}):\n",
+        "| variant | images left |",
+        "| --- | --- |",
+        *(f"| {name} | {', '.join(map(str, each))} |" for name, each in left.items()),
+    ]
+    return "\n".join([*lines, "", source(record)]) + "\n"
+
+
+def source(record: dict[str, Any]) -> str:
+    version = record["torch"].split("+")[0]
+    return f"{record['hardware']}, torch {version}, commit {record['commit']}: `{record['command']}`"
+
+
+KINDS = {"run": over_passes, "structures": of_structures, "ablation": of_ablation}
+
+
+def main() -> int | None:
     args = arguments()
     if args.work == "figure":
         return figure(args)
+    if args.work == "page":
+        return page(args)
     model, x, y = load(args)
     record = {**head(args, x, y), "runs": []}
     for row in {"run": run, "ablation": ablation, "structures": structures}[args.work](args, model, x, y):
@@ -291,7 +384,8 @@ def main() -> None:
         print({name: value for name, value in row.items() if name not in ("passes", "clock")}, flush=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record) + "\n")
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
