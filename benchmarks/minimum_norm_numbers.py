@@ -1,0 +1,108 @@
+"""What follows from the sizes that minimum_norm.py measured: medians, curves, AttackBench's optimality."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minimum_norm_attacks import ATTACKS, PATTERNS
+
+Record = dict[str, Any]
+Sizes = Sequence[int | None]  # one an image; None: not fooled
+WITHIN = (1, 2, 3, 5, 10, 20, 50, 100, 200)
+CUT = WITHIN[-1]  # what a failure, or anything larger, counts for in a mean
+ALIKE = ("images", "data", "passes", "seed", "hardware", "torch", "commit")  # of records that are put together
+
+
+def numbers(sizes: Sizes, best: Sizes) -> Record:
+    """Of one attack in one way of counting; `best` are the smallest sizes that are known of its images."""
+    found = [math.inf if size is None else size for size in sizes]
+    median = statistics.median(found)
+    return {
+        "median": None if math.isinf(median) else median,
+        "mean": statistics.mean(min(size, CUT) for size in found),
+        "not fooled": sum(map(math.isinf, found)) / len(found),
+        "within": {str(k): sum(size > k for size in found) / len(found) for k in WITHIN},
+        "optimality": optimality(sizes, best),
+    }
+
+
+def optimality(sizes: Sizes, best: Sizes) -> float | None:
+    """Local optimality: (eps - A(attack)) / (eps - A(best)), A the area from 0 to eps under the share of images not
+    fooled within k. eps is the largest size in `best`; images that nothing fools count for eps in both. A is then the
+    mean of sizes cut at eps. Images that the model gets wrong, which AttackBench has as size 0, would change nothing:
+    they scale numerator and denominator alike."""
+    known = [size for size in best if size is not None]
+    if not known:
+        return None
+    eps = max(known)
+
+    def area(sizes: Sizes) -> float:
+        return statistics.mean(eps if size is None else min(size, eps) for size in sizes)
+
+    room = eps - area(best)
+    return (eps - area(sizes)) / room if room > 0 else None
+
+
+def smallest(several: Sequence[Sizes]) -> list[int | None]:
+    """Image by image; lists may be of different length."""
+    longest = max(map(len, several), default=0)
+    known = [[sizes[i] for sizes in several if i < len(sizes)] for i in range(longest)]
+    return [min((size for size in sizes if size is not None), default=None) for sizes in known]
+
+
+def rows(model: Record, counts: str) -> list[Record]:
+    """The runs that one table shows: those that counted so, and those of attacks that cannot."""
+    return [run for run in model["runs"] if run["counts"] == counts or counts not in ATTACKS[run["attack"]].counts]
+
+
+def finish(record: Record) -> Record:
+    """With the numbers that follow from the sizes."""
+    for model in record["models"]:
+        for run in model["runs"]:
+            run["numbers"] = {}
+        for counts in PATTERNS:
+            runs = [run for run in rows(model, counts) if "error" not in run]
+            best = smallest([run["sizes"][counts] for run in runs])
+            for run in runs:
+                sizes = run["sizes"][counts]
+                run["numbers"][counts] = numbers(sizes, best[: len(sizes)])
+    record["global optimality"] = {counts: overall(record, counts) for counts in PATTERNS}
+    return record
+
+
+def overall(record: Record, counts: str) -> dict[str, float | None]:
+    """Global optimality: the mean over the models, if an attack has a number on each."""
+    found: dict[str, list[float | None]] = {}
+    for model in record["models"]:
+        for run in rows(model, counts):
+            found.setdefault(run["attack"], []).append(run["numbers"].get(counts, {}).get("optimality"))
+    full = {name: [one for one in each if one is not None] for name, each in found.items()}
+    count = len(record["models"])
+    return {name: statistics.mean(each) if len(each) == count else None for name, each in full.items()}
+
+
+def merged(files: Sequence[Path]) -> Record:
+    """Records of the same images and passes as one. A run that several have is taken from the last."""
+    record, *more = (json.loads(file.read_text()) for file in files)
+    for other in more:
+        if differ := [key for key in ALIKE if record[key] != other[key]]:
+            raise SystemExit(f"these records differ in {', '.join(differ)}: they are no one record")
+        record["command"] += f" && {other['command']}"
+        record["attacks"] |= other["attacks"]
+        record["packages"] |= other["packages"]
+        models = {model["sha256"]: model for model in record["models"]}
+        for model in other["models"]:
+            if model["sha256"] in models:
+                model["runs"] = together(models[model["sha256"]]["runs"], model["runs"])
+            models[model["sha256"]] = model
+        record["models"] = list(models.values())
+    return finish(record)
+
+
+def together(first: list[Record], second: list[Record]) -> list[Record]:
+    runs = {(run["attack"], run["counts"]): run for run in [*first, *second]}
+    order = list(ATTACKS)
+    return sorted(runs.values(), key=lambda run: order.index(run["attack"]))
