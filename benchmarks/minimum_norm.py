@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME")
     parser.add_argument("--data", type=Path, help="npz with x_test (N, H, W, C) uint8 and y_test; else bundled images")
     parser.add_argument("-n", type=int, default=100, help="images")
-    parser.add_argument("--slow-images", type=int, default=50, help="of these, for attacks that work image by image")
+    parser.add_argument("--slow-images", type=int, default=30, help="of these, for attacks that work image by image")
     parser.add_argument("--passes", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
@@ -92,7 +92,7 @@ class Counting(nn.Module):
         self.forwards += len(x)
         logits: Tensor = self.model(x)
         if logits.requires_grad:
-            logits.register_hook(self._count_back)  # type: ignore[no-untyped-call]
+            logits.register_hook(self._count_back)
         return logits
 
     def _count_back(self, gradient: Tensor) -> None:
