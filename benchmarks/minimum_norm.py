@@ -152,7 +152,10 @@ def judged(model: nn.Module, x: Tensor, y: Tensor, x_adv: Tensor, batch_size: in
         unit: [size if hit else None for size, hit in zip(size.tolist(), fooled.tolist(), strict=True)]
         for unit, size in counted.items()
     }
-    return {"out of range": {"images": int((beyond > 0).sum()), "by": max(float(beyond.max()), 0.0)}, "sizes": sizes}
+    return {
+        "out of range": {"images": int((beyond > 0).sum()), "by": float(beyond.amax().clamp(min=0).abs())},
+        "sizes": sizes,
+    }
 
 
 @torch.no_grad()
