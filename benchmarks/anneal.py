@@ -224,7 +224,7 @@ def changed(other: dict[str, Any]) -> Iterator[None]:
         anneal.direction = other.get("DIRECTION", anneal.direction)
         if "LOSS" in other:
             attack.aim = lambda self, state: dataclasses.replace(
-                before[2](self, state), along=torch.full_like(state.k, other["LOSS"])
+                before[2](self, state), along=torch.full_like(state.limit, other["LOSS"])
             )
         if "RESTART" in other:
             attack._disturb = lambda self, threat, images, *_: anneal._clean(threat, images)

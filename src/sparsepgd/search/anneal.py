@@ -44,8 +44,8 @@ class Habit:
 
 ANNEALED = Habit(starts=3, size=0.1, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
 MOVED = Habit(starts=1, size=0.2, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
-PART = 16  # a search for the fewest groups begins with this part of all,
-SHRINK = 0.8  # and after a success goes on with this share of those that it used
+PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
+DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class Cycle:
     """The settings of a cycle, and how far it is."""
 
     number: Tensor  # (B,)
+    k: Tensor  # (B,), groups that it comes down to
     t: Tensor  # (B,), steps done
     length: Tensor  # (B,), steps in all
     width: Tensor  # (B,), it begins with width * k groups
@@ -73,11 +74,10 @@ class Cycle:
 class State:
     now: Point
     count: Tensor  # (B,), its groups
-    best: Point  # of all points within k groups, the one with the largest margin
+    best: Point  # of all points within the limit, the one with the largest margin
     margin: Tensor  # (B,), of it; -inf: there is none yet
     size: Tensor  # (B,), the first step of the start that found the best point
-    k: Tensor  # (B,), groups to come down to: those of the budget, or fewer in a search for the fewest
-    solved: Tensor  # (B,) bool, whether a search for the fewest had a success
+    limit: Tensor  # (B,), groups: those of the budget; in a search for the fewest, one fewer than the last success has
     cycle: Cycle
 
 
@@ -120,11 +120,11 @@ class SparseAnneal(Stepwise[State]):
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         habit, clean = habit_of(threat), _clean(threat, images)
         length = min(max(habit.lengths), self.steps - 1)
-        cycle = Cycle(zero, zero, zero + length, number + max(habit.widths), number + habit.size, number, number)
-        whole = self.early_stop or threat.overlapping
-        k = zero + (self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART)))
-        now, count = self._support(threat, images, clean, k, cycle, noise)
-        return State(now, count, clean, number - torch.inf, cycle.size, k, zero > 0, cycle)
+        k = self.budget.k if self.early_stop else min(self.budget.k, -(-math.prod(threat.grid) // PART))
+        wide, size = number + max(habit.widths), number + habit.size
+        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number)
+        now, count = self._support(threat, images, clean, cycle, noise)
+        return State(now, count, clean, number - torch.inf, size, zero + self.budget.k, cycle)
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
@@ -138,22 +138,22 @@ class SparseAnneal(Stepwise[State]):
         """One step of the cycle, or, where it is over, the beginning of the next one."""
         assert seen.gradient is not None
         g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
-        if self.early_stop:
-            state = self._remember(threat, state, seen)
-        else:
-            state, solved = self._with_fewer(threat, self._remember(threat, state, seen), seen, over)
-            over = over | solved
+        solved = self._within(state) & seen.fooled
+        state = self._remember(threat, state, seen)
+        if not self.early_stop:
+            state = self._with_fewer(threat, state, solved)
+            over = over | (solved & (state.count <= state.cycle.k))
         cycle = choose(
             over, self._next(threat, images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1)
         )
         again = self._disturb(threat, images, state, cycle, g, noise)
         now = choose(over, again, self._ascend(threat, images, state, g, noise))
-        now, count = self._support(threat, images, now, state.k, cycle, noise)
+        now, count = self._support(threat, images, now, cycle, noise)
         return dataclasses.replace(state, now=now, count=count, cycle=cycle)
 
     def _within(self, state: State) -> Tensor:
-        """(B,) bool: whether the point is within k groups, and not the clean image."""
-        return (state.count > 0) & (state.count <= state.k)
+        """(B,) bool: whether the point is within the limit, and not the clean image."""
+        return (state.count > 0) & (state.count <= state.limit)
 
     def _remember(self, threat: Threat, state: State, seen: Evaluation) -> State:
         """The point becomes the best one, if it is."""
@@ -165,29 +165,25 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(better & (state.cycle.number < habit_of(threat).starts), state.cycle.size, state.size),
         )
 
-    def _with_fewer(self, threat: Threat, state: State, seen: Evaluation, over: Tensor) -> tuple[State, Tensor]:
-        """After a success the search goes on from it with fewer groups; before the first one, after a cycle without
-        success, with more."""
-        solved = self._within(state) & seen.fooled
+    def _with_fewer(self, threat: Threat, state: State, solved: Tensor) -> State:
+        """In a search for the fewest groups: after a success, (B,) bool, the search goes on from it with fewer."""
         used = ((threat.gather(state.now.delta.abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
-        fewer = torch.minimum((SHRINK * used).long(), used - 1).clamp(min=1)
-        more = torch.where(over & ~state.solved, 2 * state.k, state.k).clamp(max=self.budget.k)
-        changed = dataclasses.replace(
+        return dataclasses.replace(
             state,
             best=choose(solved, state.now, state.best),
             margin=torch.where(solved, -torch.inf, state.margin),
-            k=torch.where(solved, fewer, more),
-            solved=state.solved | solved,
+            limit=torch.where(solved, used - 1, state.limit),
         )
-        return changed, solved
 
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         habit, number = habit_of(threat), state.cycle.number + 1
         (short, long), (narrow, wide) = habit.lengths, habit.widths
-        draws, start = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1), number < habit.starts
+        draws, start = noise.uniform(Stream.PROPOSAL, images.index, number, (6,)).unbind(1), number < habit.starts
+        fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draws[5])).long().clamp(min=1)
         return Cycle(
             number,
+            k=state.limit if self.early_stop else fewer,
             t=torch.zeros_like(number),
             length=torch.where(start | (draws[0] < 0.5), long, short),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),
@@ -201,12 +197,12 @@ class SparseAnneal(Stepwise[State]):
         if threat.overlapping:
             v = state.best.v
             if not self.early_stop:  # the best point may have more groups than the search goes on with
-                v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, state.k, self.budget.k)
+                v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, cycle.k, self.budget.k)
             point = Point(*moved(threat, images, state.best.delta, v, g, cycle.number, noise))
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
-        start = (cycle.number < habit_of(threat).starts) & ~state.solved
+        start = (cycle.number < habit_of(threat).starts) & (state.limit == self.budget.k)
         return choose(start, _clean(threat, images), Point(into_box(point.delta, images), point.v))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
@@ -216,11 +212,11 @@ class SparseAnneal(Stepwise[State]):
         delta = into_box(now.delta + column(size) * direction(threat, g), images)
         if not threat.overlapping:
             return Point(delta, now.v)
-        first = Point(*placed(threat, images, g, state.k, cycle.number, noise))
+        first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
         return choose(state.count > 0, Point(delta * threat.expand(now.v), now.v), first)
 
     def _support(
-        self, threat: Threat, images: Images, point: Point, k: Tensor, cycle: Cycle, noise: Noise
+        self, threat: Threat, images: Images, point: Point, cycle: Cycle, noise: Noise
     ) -> tuple[Point, Tensor]:
         """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others,
         those of the largest change are kept, fewer and fewer until they are k, without some that are barred."""
@@ -228,7 +224,7 @@ class SparseAnneal(Stepwise[State]):
             return point, point.v.flatten(1).sum(1).long()
         habit = habit_of(threat)
         left = (1 - cycle.t / (habit.hold * cycle.length)).clamp(min=0)
-        count = (k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
+        count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(habit.widths) * self.budget.k)
         v = threat.top_k(threat.gather(point.delta**2) * free, images.usable, count, most)
