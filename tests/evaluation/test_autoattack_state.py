@@ -84,7 +84,7 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(tmp_path: Path, as_text: boo
         ({"eps": 0.5}, "eps is 1.0 there, 0.5 here"),
         ({"steps": 4}, "attacks is .*steps=3.* there, .*steps=4"),
         ({"pattern": sp.Features()}, r"pattern is Pixels\(\) .* there, Features\(\)"),
-        ({"version": "plus"}, "attacks is"),
+        ({"version": "paper"}, "attacks is .*SparseAnneal.* there"),
     ],
 )
 def test_the_state_of_another_evaluation_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
