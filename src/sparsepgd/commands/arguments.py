@@ -35,7 +35,7 @@ K = Annotated[int, typer.Option(help="How many pixels, or groups of the pattern,
 PatternName = Annotated[str, typer.Option("--pattern", help=options.PATTERNS)]
 Eps = Annotated[str, typer.Option(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is free.")]
 AttackName = Annotated[str, typer.Option("--attack", help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}")]
-Steps = Annotated[int, typer.Option(min=1, help="Steps of the attack for each image; the paper uses 10000.")]
+Steps = Annotated[int, typer.Option(min=1, help="Steps of gradient attacks for each image; the paper uses 10000.")]
 Queries = Annotated[int, typer.Option(min=1, help="Questions of a black box for each image; the paper uses 10000.")]
 Seed = Annotated[int, typer.Option(help="Names all random numbers of the run.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")]
