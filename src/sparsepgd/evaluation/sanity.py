@@ -88,12 +88,12 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
             most = fooled(SparseAnneal(own[0].budget, steps, quantize=own[0].quantize))
         except NoGradientError:
             return ()
-        found = {member.name: fooled(_shortened(member, steps)) for member in own if most >= MORE}
-    best = max(found, key=lambda name: found[name], default=None)
-    if best is None or most < found[best] + MORE:
+        found = [(fooled(_shortened(member, steps)), member.name) for member in own if most >= MORE]
+    best, name = max(found, default=(most, ""))
+    if most < best + MORE:
         return ()
     words = (
-        f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {best} {found[best]} with as many "
+        f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {name} {best} with as many "
         "passes of the model: it is the stronger attack here, and without it the robust accuracy may be overstated; "
         "use --attack saa+"
     )

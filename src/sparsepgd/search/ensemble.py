@@ -69,7 +69,7 @@ class SparseAutoAttack:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
             raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out")
-        if self.attacks is None and self.version == "standard":
+        if self.version == "standard":
             SparseAnneal(self.budget, self.steps)  # it says if these steps are too few
         for member in self.attacks or ():
             _check_member(member, self.budget, self.quantize)
