@@ -51,7 +51,7 @@ def evaluate(
         ),
     ] = None,
     steps: arg.Steps = 100,
-    queries: arg.Queries = 300,
+    queries: arg.Queries = 200,
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
     k_curve: Annotated[
