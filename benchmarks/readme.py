@@ -92,7 +92,8 @@ def trained() -> str:
         "where `strades` ended, against an adversary that does not stop at its first success, 100 epochs in all; "
         "`strades-sn` goes on from `fast-ls` in the same way. The other runs are much shorter than those of the "
         "authors. All these models were trained against extreme pixels, which sAA mostly looks for too: 80 steps of "
-        f"sPGD from near the clean image, `--attack spgd-near`, leave of the first 300 test images {', '.join(near)}."
+        "sPGD from near the clean image, which `SparseAnneal` has replaced since, leave of the first 300 test images "
+        f"{', '.join(near)}."
     )
     return "\n".join(lines)
 
@@ -117,9 +118,9 @@ def beyond_saa() -> str:
     return (
         f"\nOn `{record['model']}` the paper's attacks are not the strongest: at {record['how']}, {record['n']} "
         f"images, k = 20, sPGD leaves {left['spgd-projected']} and Sparse-RS {left['rs']}, but l1-APGD "
-        f"{left['l1-apgd']}, CW {left['cw-l0']} and sPGD from near the clean image, `--attack spgd-near`, "
-        f"{left['spgd-near']} ([{name}](benchmarks/results/{name}.json)): the model has learned to ignore extreme "
-        "pixels, and these look for moderate ones."
+        f"{left['l1-apgd']}, CW {left['cw-l0']} and sPGD from near the clean image, which `SparseAnneal` has replaced "
+        f"since, {left['spgd-near']} ([{name}](benchmarks/results/{name}.json)): the model has learned to ignore "
+        "extreme pixels, and these look for moderate ones."
     )
 
 

@@ -1,6 +1,6 @@
 """Your own model: a file with a function that makes it, for Python and for the command line.
 
-    spgd evaluate --model examples/own_model.py:digits_model --data digits --k 3 -n 100 --attack saa
+    spgd evaluate --model examples/own_model.py:digits_model --data digits --k 3 -n 100
 
 What the function returns takes images in [0, 1] and gives logits. A plain module is enough; a `Source` says more: the
 classes, the size of the input and how it is normalised, which is then put around the module.
@@ -32,7 +32,9 @@ def main() -> None:
     print(source.about)
     x, y = sp.load_data("digits", 100)
     for k in (1, 2, 3):
-        print(f"k={k}", sp.SparseAutoAttack(sp.Budget(k=k), steps=50, queries=100)(source.model, x, y))
+        print(
+            f"k={k}", sp.SparseAutoAttack(sp.Budget(k=k), steps=50, queries=100, version="standard")(source.model, x, y)
+        )
 
 
 if __name__ == "__main__":

@@ -30,4 +30,4 @@ with TemporaryDirectory() as folder:
 print(source.about)
 
 x, y = sp.load_data("cifar10" if Path("data/cifar-10-batches-py").is_dir() else "bundled", 32, choose="balanced")
-print(sp.SparseAutoAttack(sp.Budget(k=10), steps=30, queries=100)(source.model, x, y))
+print(sp.SparseAutoAttack(sp.Budget(k=10), steps=30, queries=100, version="standard")(source.model, x, y))

@@ -28,9 +28,10 @@ def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_evaluate_prints_a_table_that_fits_the_terminal(tmp_path: Path) -> None:
-    done = spgd("evaluate", "-n", "24", "--steps", "8", cwd=tmp_path)
+    done = spgd("evaluate", "-n", "24", "--steps", "8", "--queries", "20", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no terminal, no progress bar
+    assert "saa+, 8 steps, 20 queries" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     rows = re.findall(r"│ (small-\S+) +│ +([\d.]+)% │ +([\d.]+)% │", done.stdout)
     assert [row[0] for row in rows] == zoo.bundled_names()
@@ -46,7 +47,21 @@ def test_evaluate_takes_structured_budgets(pattern: str, tmp_path: Path) -> None
     assert "small-plain" in done.stdout
 
 
-RUN = ("evaluate", "--model", "zoo:small-strades", "-n", "60", "--steps", "40", "--chunk", "4", "--out", "runs/a")
+RUN = (
+    "evaluate",
+    "--model",
+    "zoo:small-strades",
+    "--attack",
+    "spgd",
+    "-n",
+    "60",
+    "--steps",
+    "40",
+    "--chunk",
+    "4",
+    "--out",
+    "runs/a",
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +172,8 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "--k", "0"), "error: k=0;"),
         (("evaluate", "--k", "5000"), "error: k=5000 pixels, but a 32x32 image has 1024"),
         (("evaluate", "--eps", "x"), "error: eps 'x'"),
+        (("evaluate", "--steps", "1"), "error: steps=1; the first is taken at the clean image: use at least 2"),
+        (("evaluate", "--attack", "spgd-near"), "error: attack 'spgd-near'; use one of anneal, saa+, saa, spgd"),
         (("evaluate", "--attack", "fgsm"), "error: attack 'fgsm'"),
         (("evaluate", "--data", "folder:nowhere"), "error: no images in 'nowhere'"),
         (("evaluate", "--chunk", "0", "--out", "runs/a"), "error: chunk=0; use at least 1 image"),
@@ -242,7 +259,7 @@ def test_seeds_and_the_curve_over_k_are_tabled_drawn_and_recorded(tmp_path: Path
     done = spgd(*words, "--k-curve", "--seeds", "2", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "robust accuracy over 2 seeds" in done.stdout
+    assert "robust accuracy over 2 seeds: anneal, 5 steps" in " ".join(done.stdout.split())
     curve = re.search(r"%, at k = (.*?)┃\n.*?│ small-plain +│(.*?)│\n", done.stdout, re.S)
     assert curve is not None
     accuracies = [int(word) for word in re.findall(r"\d+", curve[2])]
@@ -253,6 +270,8 @@ def test_seeds_and_the_curve_over_k_are_tabled_drawn_and_recorded(tmp_path: Path
         record = load(folder)
         assert record.configuration["seed"] == int(seed[-1])
         assert {row.groups <= 8 for row in record.rows} == {True}
+        assert record.configuration["attack"]["name"] == "anneal-smallest-k"
+        assert {row.forwards for row in record.rows if row.clean_correct} == {5}  # one run, not a bisection
 
 
 def test_records_go_to_a_folder_named_after_the_command_and_can_be_verified(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
     assert record["command"].startswith("spgd")
     assert record["hardware"] == hardware(torch.device("cpu"))
     lines = record["lines"]
-    assert {line["attack"] for line in lines} == {"spgd-unprojected", "spgd-projected", "spgd-near", "rs", "loap"}
+    assert {line["attack"] for line in lines} == {"anneal", "spgd-unprojected", "spgd-projected", "rs", "loap"}
     assert "not for patches" in " ".join(done.output.split())
     assert "pgd0" in done.output
 
 
-@pytest.mark.parametrize("name", sorted({*options.BASELINES, "spgd", "spgd-near", "rs", "saa", "saa+"} - {"loap"}))
+@pytest.mark.parametrize("name", sorted({*options.BASELINES, "anneal", "spgd", "rs", "saa", "saa+"} - {"loap"}))
 def test_every_attack_has_a_preset_and_a_form_of_a_given_cost(name: str) -> None:
     budget = sp.Budget(k=3)
     quick, paper, cheap = (
@@ -45,7 +45,7 @@ def test_every_attack_has_a_preset_and_a_form_of_a_given_cost(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(set(options.BASELINES) - {"loap", "cw-l0", "sparse-fool"}), "rs", "saa", "saa+", "spgd"]
+    "name", [*sorted(set(options.BASELINES) - {"loap", "cw-l0", "sparse-fool"}), "anneal", "rs", "saa", "saa+", "spgd"]
 )
 def test_the_cost_is_about_what_was_asked_for(name: str) -> None:
     """CW and SparseFool have no length of their own: of these, successes after too many passes do not count."""
@@ -57,6 +57,17 @@ def test_the_cost_is_about_what_was_asked_for(name: str) -> None:
     passes = (result.forwards + result.backwards).tolist()
     assert max(passes) >= 100
     assert max(passes) <= 200
+
+
+@pytest.mark.parametrize("passes", [10, 20, 100, 167, 168, 1000, 10_000])
+def test_the_standard_cascade_has_at_most_half_of_the_passes_for_anneal_and_all_in_all_as_many_as_asked_for(
+    passes: int,
+) -> None:
+    cascade = options.at_cost("saa+", sp.Budget(k=3), passes)
+    *gradients, box = cascade.members
+    asked = sum(2 * member.evaluations for member in gradients) + box.evaluations
+    assert asked == passes or (passes < 20 and cascade.steps == 2)  # with ten no cascade can do
+    assert 2 * cascade.steps <= passes // 2 or cascade.steps == 2
 
 
 def test_successes_after_too_many_passes_do_not_count() -> None:
@@ -83,7 +94,7 @@ def test_a_named_attack_that_cannot_is_an_error_and_so_are_unknown_words() -> No
             CliRunner().invoke(app, ["compare", *words], catch_exceptions=False)
     with pytest.raises(UnsupportedError, match="preset 'slow'; use one of quick, paper"):
         options.preset("pgd0", sp.Budget(k=1), "slow")
-    with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of spgd"):
+    with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of anneal"):
         options.at_cost("fgsm", sp.Budget(k=1), 40)
     with pytest.raises(UnsupportedError, match="9 passes are too few"):
         options.at_cost("pgd0", sp.Budget(k=1), 9)

@@ -70,8 +70,17 @@ def test_attacks_have_names() -> None:
     budget = sp.Budget(k=2)
     assert options.attack("spgd", budget, 7).name == "spgd-unprojected"
     assert options.attack("spgd-projected", budget, 7, quantize=True).quantize
-    with pytest.raises(UnsupportedError, match="attack 'fgsm'; use one of spgd"):
-        options.attack("fgsm", budget, 7)
+    for unknown in ("fgsm", "spgd-near"):
+        with pytest.raises(UnsupportedError, match=f"attack '{unknown}'; use one of anneal, saa\\+, saa, spgd, "):
+            options.attack(unknown, budget, 7)
+
+
+def test_anneal_has_a_name_and_a_length() -> None:
+    anneal = options.attack("anneal", sp.Budget(k=2), 7, quantize=True)
+    assert isinstance(anneal, sp.SparseAnneal)
+    assert (anneal.name, anneal.quantize, options.length(anneal)) == ("anneal", True, "7 steps")
+    assert options.preset("anneal", sp.Budget(k=2), "paper").evaluations == 1000
+    assert options.COMPARED[0] == "anneal"
 
 
 def test_black_boxes_and_cascades_have_names_too() -> None:
@@ -81,8 +90,13 @@ def test_black_boxes_and_cascades_have_names_too() -> None:
     cascade = options.attack("saa", budget, 7, quantize=True, queries=9)
     assert (cascade.name, cascade.quantize, options.length(cascade)) == ("saa", True, "7 steps, 9 queries")
     assert options.length(options.attack("saa", budget, 1, queries=1000)) == "1 step, 1,000 queries"
-    assert options.attack("saa+", budget, 7).name == "saa+"
-    assert options.attack("spgd-near", budget, 7).name == "spgd-projected-near"
+    standard = options.attack("saa+", budget, 7, quantize=True, queries=9)
+    assert (standard.name, standard.quantize, options.length(standard)) == ("saa+", True, "7 steps, 9 queries")
+    assert [member.name for member in standard.members] == ["anneal", "spgd-unprojected", "spgd-projected", "sparse-rs"]
+
+
+def test_folders_of_saa_and_of_saa_plus_have_names_of_their_own() -> None:
+    assert options.run_name("saa+", "patch:5", 1, ()).startswith("saa+-patch-5-k1-")
 
 
 def test_black_boxes_are_those_that_need_no_gradient() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.evaluation.listings import Choice
 from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.search import Attack, SparsePGD, SparseRS
-from sparsepgd.search.ensemble import NEAR, SparseAutoAttack
+from sparsepgd.search import Attack, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
+from sparsepgd.search.ensemble import Version
 from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (
@@ -38,15 +39,16 @@ BASELINES: dict[str, Any] = {
     "sparse-fool": baselines.SparseFool,
 }
 BLACK_BOXES = tuple(name for name, kind in BASELINES.items() if not kind.needs_gradient)
-ATTACKS = ("spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "spgd-near", "rs", "saa", "saa+", *BASELINES)
+ATTACKS = ("anneal", "saa+", "saa", "spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "rs", *BASELINES)
 OTHERS = ", ".join(f"{package}:NAME" for package in outside.PACKAGES)  # attacks of other packages
-COMPARED = ("spgd-unprojected", "spgd-projected", "spgd-near", "rs", *BASELINES)
+COMPARED = ("anneal", "spgd-unprojected", "spgd-projected", "rs", *BASELINES)
 PRESETS = ("quick", "paper")
 # of one attempt, so that an attack has about so many passes, forwards and backwards together
 AT_COST: dict[str, Callable[[Budget, int], Any]] = {
+    "anneal": lambda budget, passes: SparseAnneal(budget, passes // 2),
     "rs": lambda budget, passes: SparseRS(budget, passes),
-    "saa": lambda budget, passes: _ensemble(budget, passes // 3),
-    "saa+": lambda budget, passes: _ensemble(budget, passes // 4, near=True),
+    "saa": lambda budget, passes: SparseAutoAttack(budget, max(passes // 6 - 1, 1), passes // 3),
+    "saa+": lambda budget, passes: _standard(budget, passes),
     "corner-search": baselines.CornerSearch.within,
     "cw-l0": lambda budget, _: baselines.CWL0.quick(budget),
     "greedy-fool": lambda budget, passes: baselines.GreedyFool(budget, max(passes // 2 - 1, 1)),
@@ -127,9 +129,10 @@ def attack(
     if name == "rs":
         return SparseRS(budget, queries, quantize=quantize)
     if name in ("saa", "saa+"):
-        return SparseAutoAttack(budget, steps, queries, near=name == "saa+", quantize=quantize)
-    if name == "spgd-near":
-        return SparsePGD(budget, steps, "projected", near=NEAR, quantize=quantize)
+        version: Version = "paper" if name == "saa" else "standard"
+        return SparseAutoAttack(budget, steps, queries, version=version, quantize=quantize)
+    if name == "anneal":
+        return SparseAnneal(budget, steps, quantize=quantize)
     gradient = name.partition("-")[2] or "unprojected"
     return SparsePGD(budget, steps, gradient, quantize=quantize)  # type: ignore[arg-type]
 
@@ -144,7 +147,9 @@ def preset(name: str, budget: Budget, which: str) -> Attack | SparseAutoAttack:
     if name in BASELINES:
         chosen: Attack = BASELINES[name].quick(budget) if which == "quick" else BASELINES[name](budget)
         return chosen
-    return attack(name, budget, 60, queries=300) if which == "quick" else attack(name, budget, 10_000)
+    if which == "quick":
+        return attack(name, budget, 60, queries=300)
+    return SparseAnneal(budget) if name == "anneal" else attack(name, budget, 10_000)
 
 
 def at_cost(name: str, budget: Budget, passes: int) -> Attack | SparseAutoAttack:
@@ -161,9 +166,14 @@ def at_cost(name: str, budget: Budget, passes: int) -> Attack | SparseAutoAttack
     return attack(name, budget, passes // 2 - 1)
 
 
-def _ensemble(budget: Budget, passes: int, near: bool = False) -> SparseAutoAttack:
-    """So many passes for each of its members."""
-    return SparseAutoAttack(budget, max(passes // 2 - 1, 1), passes, near=near)
+def _standard(budget: Budget, passes: int) -> SparseAutoAttack:
+    """At most half of the passes for SparseAnneal, what sPGD leaves of the others for Sparse-RS."""
+    for steps in range(max(passes // 4, 2), 1, -1):
+        cascade = SparseAutoAttack(budget, steps, queries=1, version="standard")
+        left = passes - 2 * (cascade.evaluations - cascade.queries)
+        if left > 0:
+            return replace(cascade, queries=left)
+    return cascade
 
 
 def _check_name(name: str) -> None:
@@ -210,4 +220,4 @@ def length(search: object) -> str:
 def run_name(attack: str, pattern: str, k: int, words: tuple[object, ...]) -> str:
     """A folder's name for these words of the command line: the same words, the same folder."""
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:8]
-    return re.sub(r"[^\w.,-]+", "-", f"{attack}-{pattern}-k{k}-{digest}")
+    return re.sub(r"[^\w.,+-]+", "-", f"{attack}-{pattern}-k{k}-{digest}")

@@ -41,7 +41,7 @@ def test_brackets_in_names_of_folders_models_and_classes_are_printed_as_they_are
     monkeypatch.chdir(tmp_path)
     Path("m.py").write_text(MODEL)
     for folder in ("r[/b]", "r[b]c"):
-        said = spgd("evaluate", "--model", "m.py:odd", "-n", 2, "--steps", 1, "--out", folder)
+        said = spgd("evaluate", "--model", "m.py:odd", "-n", 2, "--steps", 2, "--out", folder)
         assert f"records in {folder}\n" in said
         assert Path(folder).is_dir()
         assert "net[/red]" in said
@@ -112,7 +112,7 @@ def test_the_plot_of_a_bench_does_not_take_the_place_of_its_record(tmp_path: Pat
 
 
 def test_one_of_a_thing_is_counted_without_an_s() -> None:
-    said = spgd("evaluate", "--model", "small-plain", "-n", 1, "--steps", 1, "--no-save")
+    said = spgd("evaluate", "--model", "small-plain", "-n", 1, "--steps", 2, "--no-save")
     assert "1 image of bundled" in said
 
 

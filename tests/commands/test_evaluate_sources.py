@@ -142,7 +142,7 @@ def test_evaluate_compare_and_bench_number_the_labels_as_the_model_does(
 ) -> None:
     monkeypatch.setattr(bench, "REPEAT", 0.01)
     few = (*three_classes, "--k", 1)
-    spgd("evaluate", *few, "--eps", "1/255", "--steps", 1, "--out", tmp_path / "run")
+    spgd("evaluate", *few, "--eps", "1/255", "--steps", 2, "--out", tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["clean_accuracy"] == 1
     spgd("compare", *few, "--eps", "1/255", "--attack", "spgd", "--equal-cost", 10, "--out", tmp_path / "c.json")
     (line,) = json.loads((tmp_path / "c.json").read_text())["lines"]
@@ -193,7 +193,7 @@ def test_several_models_have_labels_and_sizes_of_their_own(tmp_path: Path) -> No
         "def second():\n    return Source('second', net(8), ('owl', 'elk', 'fox'), 8)\n"
     )
     models = [word for name in ("first", "second") for word in ("--model", f"{tmp_path / 'm.py'}:{name}")]
-    words = (*models, "--data", f"folder:{tmp_path / 'data'}", "--k", 1, "--steps", 1, "-q")
+    words = (*models, "--data", f"folder:{tmp_path / 'data'}", "--k", 1, "--steps", 2, "-q")
     said = spgd("evaluate", *words, "--out", tmp_path / "runs")
     assert "for first: 6 of 3x16x16, labels 0 to 2, 3 classes" in said
     assert "for second: 6 of 3x8x8, labels 0 to 2, 3 classes" in said

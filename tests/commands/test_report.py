@@ -18,7 +18,7 @@ from sparsepgd.evaluation.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-EVALUATE = ("evaluate", "-n", "8", "--steps", "3", "--out", "runs/both")
+EVALUATE = ("evaluate", "-n", "8", "--attack", "spgd", "--steps", "3", "--out", "runs/both")
 
 
 def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -217,11 +217,11 @@ def test_a_command_with_settings_of_every_kind_asks_for_the_same_when_it_is_past
         "--eps",
         "8/255",
     ]
-    for setting in ("early_stop=False", "bf16=true", "near=0.1", "multi_size=[3, 5]", "schedule=one-cycle", "lam=6"):
+    for setting in ("early_stop=False", "bf16=true", "multi_size=[3, 5]", "schedule=one-cycle", "lam=6"):
         words += ["--set", setting]
     wanted = asked_for(["spgd", "train", *words], spgd, monkeypatch)
     assert wanted["early_stop"] is False
-    assert (wanted["near"], wanted["multi_size"], wanted["lam"], wanted["lr"]) == ((0.1,), (3, 5), 6, 1e-5)
+    assert (wanted["multi_size"], wanted["lam"], wanted["lr"]) == ((3, 5), 6, 1e-5)
     given = {name: value for name, value in wanted.items() if value != command.DEFAULTS.get(name)}
     assert asked_for(shlex.split(shlex.join(command._command(None, given))), spgd, monkeypatch) == wanted
 
@@ -267,7 +267,6 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
         (("--set", "lr=fast"), "error: lr='fast'; expected a number"),
         (("--set", "early_stop=maybe"), "error: early_stop='maybe'; expected true or false"),
         (("--data", "npz:none.npz", "--set", "lam=-3"), "error: lam=-3.0; use at least 0"),
-        (("--set", "near=2"), "error: near=(2.0,); expected shares of eps"),
         (("--set", "seed=first"), "error: seed='first'; expected an integer"),
         (("--set", "nesterov=true", "--set", "momentum=0"), "error: nesterov=True with momentum=0"),
         (("--recipe", "r.toml", "--k", "65"), "error: k=65 pixels, but a 8x8 image has 64"),

@@ -85,7 +85,7 @@ def test_evaluate_takes_a_model_of_weights_by_its_bare_name(weights: Path) -> No
 
 def test_evaluate_without_a_model_stays_with_the_small_ones(weights: Path) -> None:
     put(weights, "mine", network())
-    said = spgd("evaluate", "-n", "2", "--steps", "1", "--device", "cpu", "--no-save")
+    said = spgd("evaluate", "-n", "2", "--steps", "2", "--device", "cpu", "--no-save")
     assert "small-plain" in said
     assert "mine" not in said
 

@@ -23,6 +23,7 @@ from sparsepgd.search.ensemble import SparseAutoAttack
 
 THREE = ["spgd-unprojected", "spgd-projected", "sparse-rs"]
 SHORT: dict[str, Any] = {"steps": 3, "queries": 100, "verbose": False}
+PAPER: dict[str, Any] = {"version": "paper", **SHORT}
 
 
 def problem(count: int = 24, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor, Tensor]:
@@ -40,7 +41,7 @@ def answers(model: nn.Module, x: Tensor) -> Tensor:
 
 def test_it_returns_what_the_ensemble_finds_and_clean_images_elsewhere() -> None:
     model, x, y = problem()
-    adversary = AutoAttack(model, k=12, seed=0, **SHORT)
+    adversary = AutoAttack(model, k=12, seed=0, **PAPER)
     assert adversary.attacks_to_run == THREE
     x_adv, said = adversary.run_standard_evaluation(x, y, return_labels=True)
     result = SparseAutoAttack(sp.Budget(k=12), 3, 100)(model, x, y)
@@ -73,27 +74,52 @@ def test_a_loader_is_as_good_as_a_tensor() -> None:
         adversary.run_standard_evaluation(x)
 
 
-def test_individual_runs_are_those_of_the_attacks_alone() -> None:
+@pytest.mark.parametrize("version", ["standard", "paper"])
+def test_individual_runs_are_those_of_the_attacks_alone(version: str) -> None:
     model, x, y = problem(10)
-    adversary = AutoAttack(model, k=12, **SHORT)
+    adversary = AutoAttack(model, k=12, version=version, **SHORT)
+    names = THREE if version == "paper" else ["anneal", *THREE]
     found = adversary.run_standard_evaluation_individual(x, y, return_labels=True)
-    assert list(found) == THREE
+    assert list(found) == names
     for member in adversary.ensemble.members:
         alone = member(model, x, y)
         x_adv, said = found[member.name]
         assert torch.equal(said != y, alone.fooled | ~alone.clean_correct)
         torch.testing.assert_close(x_adv[alone.fooled], alone.x_adv[alone.fooled], rtol=0, atol=1e-9)
     plain = adversary.run_standard_evaluation_individual(x, y)
-    assert all(torch.equal(plain[name], found[name][0]) for name in THREE)
+    assert all(torch.equal(plain[name], found[name][0]) for name in names)
 
 
-def test_versions_and_custom_attacks() -> None:
+def test_the_standard_version_is_the_default_and_finds_what_its_ensemble_finds() -> None:
+    model, x, y = problem()
+    options = SHORT | {"steps": 30}
+    adversary = AutoAttack(model, k=4, **options)
+    assert (adversary.version, adversary.attacks_to_run) == ("standard", ["anneal", *THREE])
+    adversary.run_standard_evaluation(x, y)
+    result = SparseAutoAttack(sp.Budget(k=4), 30, 100, version="standard")(model, x, y)
+    assert adversary.result is not None
+    assert adversary.result.broken_by == result.broken_by
+    assert "anneal" in result.broken_by
+    assert torch.equal(adversary.result.forwards, result.forwards)
+
+
+def test_the_version_may_be_changed_and_with_it_the_length_of_spgd() -> None:
+    adversary = AutoAttack(problem(1)[0], **SHORT | {"steps": 500})
+    assert [member.evaluations for member in adversary._chosen().members] == [500, 101, 101, 100]  # type: ignore[attr-defined]
+    adversary.set_version("paper")
+    assert [member.evaluations for member in adversary._chosen().members] == [501, 501, 100]  # type: ignore[attr-defined]
+    adversary.set_version("standard")
+    assert adversary.attacks_to_run == ["anneal", *THREE]
+    adversary.set_version("custom")
+    adversary.attacks_to_run = ["spgd-projected", "anneal"]
+    assert [member.evaluations for member in adversary._chosen().members] == [501, 500]  # type: ignore[attr-defined]
+
+
+def test_custom_attacks_are_names_or_attacks() -> None:
     model, x, y = problem(6)
-    plus = AutoAttack(model, version="plus", **SHORT)
-    targeted = ["spgd-unprojected-targeted", "spgd-projected-targeted"]
-    assert plus.attacks_to_run == [*THREE, *targeted, "spgd-projected-near"]
     custom = AutoAttack(model, k=12, version="custom", **SHORT)
-    with pytest.raises(UnsupportedError, match="attacks_to_run=\\[\\]; use spgd-unprojected, "):
+    known = ", ".join(["anneal", *THREE, "spgd-unprojected-targeted", "spgd-projected-targeted"])
+    with pytest.raises(UnsupportedError, match=f"attacks_to_run=\\[\\]; use {known}, or attacks"):
         custom.run_standard_evaluation(x, y)
     custom.attacks_to_run = ["sparse-rs", sp.SparsePGD(sp.Budget(k=12), steps=5), "spgd-projected-targeted"]
     custom.run_standard_evaluation(x, y)
@@ -126,7 +152,8 @@ def test_norm_and_eps_are_read_as_in_autoattack_scripts() -> None:
         ({"eps": 2.5}, UnsupportedError, "eps=2.5"),
         ({"eps": "8/255"}, BudgetError, "eps='8/255'; use 0 < eps <= 1"),
         ({"eps": 0.0}, BudgetError, "eps=0.0"),
-        ({"version": "rand"}, UnsupportedError, "version='rand'; use 'standard', 'plus' or 'custom'"),
+        ({"version": "rand"}, UnsupportedError, "version='rand'; use 'standard', 'paper' or 'custom'"),
+        ({"version": "plus"}, UnsupportedError, "version='plus' was removed; use 'standard'"),
         ({"attacks_to_run": ["sparse-rs"]}, UnsupportedError, "use version='custom'"),
     ],
 )
@@ -145,7 +172,7 @@ def test_lines_go_to_the_screen_and_to_the_log(tmp_path: Path, capsys: pytest.Ca
     model, x, y = problem()
     log = tmp_path / "log.txt"
     log.write_text("before\n")
-    adversary = AutoAttack(model, k=12, log_path=log, **SHORT | {"verbose": True})
+    adversary = AutoAttack(model, k=12, log_path=log, **PAPER | {"verbose": True})
     adversary.run_standard_evaluation(x, y)
     shown = capsys.readouterr().out
     assert log.read_text() == "before\n" + shown

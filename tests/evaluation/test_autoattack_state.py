@@ -84,7 +84,7 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(tmp_path: Path, as_text: boo
         ({"eps": 0.5}, "eps is 1.0 there, 0.5 here"),
         ({"steps": 4}, "attacks is .*steps=3.* there, .*steps=4"),
         ({"pattern": sp.Features()}, r"pattern is Pixels\(\) .* there, Features\(\)"),
-        ({"version": "plus"}, "attacks is"),
+        ({"version": "paper"}, "attacks is .*SparseAnneal.* there"),
     ],
 )
 def test_the_state_of_another_evaluation_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -134,6 +134,6 @@ def test_a_kill_between_the_two_files_leaves_the_older_state(tmp_path: Path, mon
     with pytest.raises(BreaksError):
         AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
     monkeypatch.undo()
-    assert json.loads(path.read_text())["finished"] == THREE[:1]
+    assert json.loads(path.read_text())["finished"] == ["anneal"]
     found = AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)

@@ -12,11 +12,14 @@ from torch import Tensor
 
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
+from sparsepgd import baselines
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.evaluation.curves import (
     Smallest,
+    accuracy_over_k,
     accuracy_over_queries,
     accuracy_over_steps,
+    looks_for_fewest,
     smallest_k,
     steps_histogram,
 )
@@ -187,6 +190,71 @@ def test_it_does_not_depend_on_order_or_batch_size() -> None:
     parts = smallest_k(attack, model, x[pick], y[pick], 20, index=pick, batch_size=3)
     assert torch.equal(parts.k, whole.k[pick])
     torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(sp.SparseAnneal):
+    """SparseAnneal that notes how it is called."""
+
+    calls: list[tuple[int, bool, int]] = field(default_factory=list)
+
+    def __call__(self, model: Any, x: Tensor, y: Tensor, **options: Any) -> sp.Result:
+        self.calls.append((self.budget.k, self.early_stop, len(x)))
+        return super().__call__(model, x, y, **options)
+
+
+@pytest.mark.parametrize("ks", [8, 7, 5, 1, 16])
+def test_a_minimum_norm_attack_is_run_once_for_all_k(ks: int) -> None:
+    model, x, y, expected = linear_problem()
+    attack = Counted(sp.Budget(k=1), steps=300)
+    found = smallest_k(attack, model, x, y, ks)
+    assert attack.calls == [(ks, False, 7)]
+    assert all(low <= k <= low + 1 for k, low in zip(found.k.tolist(), (min(k, ks + 1) for k in expected), strict=True))
+    assert torch.equal(found.result.groups[found.k <= ks], found.k[found.k <= ks])
+    changed = (found.x_adv != x).any(1).flatten(1).sum(1)
+    fooled = (found.k >= 1) & (found.k <= ks)
+    assert bool((changed[fooled] <= found.k[fooled]).all())
+    with torch.no_grad():
+        assert torch.equal(model(found.x_adv).argmax(1) != y, fooled)
+
+
+def test_a_ladder_and_wrong_images_are_minded_in_one_run_too() -> None:
+    model, x, y, _ = linear_problem()
+    y[2] = 1  # wrong from the start
+    attack = sp.SparseAnneal(sp.Budget(k=1), steps=100)
+    every, some = (smallest_k(attack, model, x, y, ks) for ks in (6, (2, 4, 6)))
+    assert (int(every.k[2]), int(some.k[2])) == (0, 0)
+    assert len(set(every.k.tolist())) > 4
+    assert some.k.tolist() == [next(k for k in (0, 2, 4, 6, 7) if k >= one) for one in every.k.tolist()]
+    result = Smallest(attack, sp.Budget(k=6))(model, x, y)
+    assert torch.equal(accuracy_over_k(result, 6)[1], every.curve()[1])
+    assert set(result.broken_by) == {"anneal-smallest-k", None}
+
+
+def test_an_ensemble_with_a_minimum_norm_attack_is_run_by_bisection() -> None:
+    model, x, y, expected = linear_problem()
+    attack = Noting(SparseAutoAttack(sp.Budget(k=1), 40, 5, version="standard"), sp.Budget(k=1))
+    found = smallest_k(attack, model, x, y, 7)
+    assert len(attack.calls) > 1
+    assert found.k.tolist() == expected
+    assert not looks_for_fewest(attack.attack)
+
+
+def test_the_minimum_norm_attacks_are_those_that_say_so() -> None:
+    kinds = [sp.SparseAnneal, sp.SparsePGD, sp.SparseRS, *(getattr(baselines, name) for name in baselines.__all__)]
+    fewest = {kind.__name__ for kind in kinds if looks_for_fewest(kind)}
+    assert fewest == {"SparseAnneal", "CWL0", "GreedyFool", "SigmaZero"}
+
+
+@pytest.mark.parametrize("kind", [baselines.CWL0, baselines.GreedyFool, baselines.SigmaZero])
+def test_a_minimum_norm_baseline_needs_fewer_groups_than_it_is_allowed(kind: Any) -> None:
+    model, x = SmallConvNet(), images(6)
+    y = labelled(model, x)
+    attack = kind.quick(sp.Budget(k=60))
+    found, first = smallest_k(attack, model, x, y, 60), attack(model, x, y)
+    assert bool(first.fooled.any())
+    assert bool((found.k[first.fooled] <= first.groups[first.fooled]).all())
+    assert bool((found.k[first.fooled] < first.groups[first.fooled]).any())
 
 
 def test_the_engine_reaches_the_attack_only_if_there_is_one() -> None:

@@ -24,7 +24,21 @@ from sparsepgd.evaluation.records import Chunk
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts")
-COMMAND = ("-m", "sparsepgd", "evaluate", "--model", "zoo:small-plain", "--steps", "80", "--k", "3", "-n", "24")
+COMMAND = (
+    "-m",
+    "sparsepgd",
+    "evaluate",
+    "--model",
+    "zoo:small-plain",
+    "--attack",
+    "spgd",
+    "--steps",
+    "80",
+    "--k",
+    "3",
+    "-n",
+    "24",
+)
 CHUNKS = ("--chunk", "4", "--batch-size", "4")
 ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=3)
 

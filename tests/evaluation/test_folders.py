@@ -11,10 +11,13 @@ import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from evaluation.small_runs import one_thread, outcome, start
+from evaluation.small_runs import one_thread, outcome, problem, start
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.evaluation import runs
+from sparsepgd.evaluation.audit import audit
 from sparsepgd.evaluation.folders import Folder, load, load_adversarial, sha256
+from sparsepgd.report import leaderboard as board
+from sparsepgd.report import refresh_page
 
 TESTS = str(Path(__file__).parent.parent)
 KILLER = """
@@ -229,3 +232,33 @@ def test_records_are_checked_when_they_are_read(change: dict, message: str, undi
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(SourceError, match="is no record: Invalid JSON"):
         load(tmp_path)
+
+
+def as_an_earlier_version_wrote_it(folder: Path, **settings: object) -> None:
+    """A finished run whose record has the field `near` of SparsePGD, which was removed."""
+    file = folder / "run.json"
+    written = json.loads(file.read_text())
+    written["configuration"]["attack"] |= {"near": None, **settings}
+    for row in written["rows"]:
+        row["broken_by"] = row["broken_by"] and written["configuration"]["attack"]["name"]
+    file.write_text(json.dumps(written))
+
+
+def test_a_run_of_an_attack_that_was_removed_can_still_be_read_reported_verified_and_entered(tmp_path: Path) -> None:
+    fooled = sum(row.fooled for row in start(tmp_path / "run").rows)
+    as_an_earlier_version_wrote_it(tmp_path / "run", name="spgd-projected-near", near=0.1, gradient="projected")
+    assert {row.broken_by for row in load(tmp_path / "run").rows if row.fooled} == {"spgd-projected-near"}
+    found = audit(tmp_path / "run", problem()[0])
+    assert (found.held, found.sound) == (fooled, True)
+    refresh_page([tmp_path / "run"], tmp_path / "page.html")
+    assert "spgd-projected-near" in (tmp_path / "page.html").read_text()
+    assert board.add(tmp_path / "board", tmp_path / "run").attempts[0].attack == "spgd-projected-near"
+
+
+def test_a_finished_run_of_spgd_is_the_same_run_without_the_field_that_was_removed(tmp_path: Path) -> None:
+    record = start(tmp_path)
+    as_an_earlier_version_wrote_it(tmp_path)
+    assert start(tmp_path).rows == record.rows
+    as_an_earlier_version_wrote_it(tmp_path, near=0.1)
+    with pytest.raises(UnsupportedError, match=r"attack.near was 0.1, is null; choose another --out"):
+        start(tmp_path)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, Tight, images, labelled
-from sparsepgd import zoo
+from sparsepgd import baselines, zoo
 from sparsepgd.errors import LabelError
 from sparsepgd.evaluation import runs, sanity
 from sparsepgd.evaluation.records import Row
@@ -200,37 +200,75 @@ def test_what_the_record_says_is_not_said_by_the_trial_as_well() -> None:
     assert trial(attack, model, x, labelled(model, x)) == ()
 
 
+def fooling(counts: dict[str, int], seen: list[Any] | None = None) -> Any:
+    """In the place of `for_rows`: every attack fools as many images as are said for its name."""
+
+    def chosen(attack: Any, few: Tensor) -> Any:
+        if seen is not None:
+            seen.append((attack.name, len(few), attack.evaluations))
+        return lambda *args: SimpleNamespace(fooled=few < counts.get(attack.name, 0))
+
+    return chosen
+
+
 @pytest.mark.parametrize(
-    ("paper", "close", "found"), [(4, 4, 0), (4, 6, 0), (4, 7, 1), (0, 2, 0), (0, 3, 1), (5, 1, 0)]
+    ("paper", "anneal", "found"), [(4, 4, 0), (4, 6, 0), (4, 7, 1), (0, 2, 0), (0, 3, 1), (5, 1, 0)]
 )
-def test_a_few_images_more_are_no_reason_to_doubt_the_random_start(
-    paper: int, close: int, found: int, monkeypatch: pytest.MonkeyPatch
+def test_a_few_images_more_are_no_reason_to_doubt_the_papers_attack(
+    paper: int, anneal: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Fooling:
-        def __init__(self, count: int) -> None:
-            self.fooled = torch.arange(16) < count
-
-        def __call__(self, *args: object) -> Fooling:
-            return self
-
-    monkeypatch.setattr(sanity, "for_rows", lambda start, few: Fooling(paper if start.near is None else close))
+    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": anneal, "spgd-unprojected": paper}))
     notices = trial(sp.SparsePGD(sp.Budget(k=2), 900), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
-    assert [notice.code for notice in notices] == ["near-start-wins"] * found
+    assert [notice.code for notice in notices] == ["anneal-wins"] * found
+    for notice in notices:
+        assert f"SparseAnneal fools {anneal} of 16 images, and spgd-unprojected {paper} with as many" in notice.message
+        assert notice.message.endswith("use --attack saa+")
 
 
-@pytest.mark.parametrize(("steps", "tried"), [(100, []), (300, [(16, 12)] * 2), (10_000, [(32, 40)] * 2)])
-def test_the_longer_the_run_the_longer_the_trial_of_another_start(
-    steps: int, tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("best", ["spgd-unprojected", "spgd-projected", "sparse-rs"])
+def test_of_a_cascade_the_member_that_fools_most_counts(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cascade, x, y = sp.SparseAutoAttack(sp.Budget(k=2), 900, 900), images(16), torch.zeros(16, dtype=torch.int64)
+    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 8, best: 5}))
+    (notice,) = trial(cascade, SmallConvNet(), x, y)
+    assert f", and {best} 5 with" in notice.message
+    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 8, best: 6}))
+    assert trial(cascade, SmallConvNet(), x, y) == ()
+
+
+@pytest.mark.parametrize(
+    ("attack", "tried"),
+    [
+        (sp.SparsePGD(sp.Budget(k=2), 100), []),
+        (sp.SparsePGD(sp.Budget(k=2), 300), [("anneal", 16, 12), ("spgd-unprojected", 16, 12)]),
+        (sp.SparsePGD(sp.Budget(k=2), 10_000), [("anneal", 32, 40), ("spgd-unprojected", 32, 40)]),
+        (sp.SparseRS(sp.Budget(k=2), 300), []),
+        (sp.SparseRS(sp.Budget(k=2), 10_000), [("anneal", 32, 40), ("sparse-rs", 32, 80)]),
+        (sp.SparseAnneal(sp.Budget(k=2), 10_000), []),
+        (sp.SparseAutoAttack(sp.Budget(k=2), version="standard"), []),
+        (baselines.CWL0(sp.Budget(k=2)), []),
+    ],
+    ids=lambda value: f"{value.name}-{value.evaluations}" if not isinstance(value, list) else "",
+)
+def test_the_trial_is_a_small_part_of_the_run_and_gives_all_as_many_passes(
+    attack: Any, tried: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, int]] = []
-
-    def start(attack: sp.SparsePGD, few: Tensor) -> Any:
-        seen.append((len(few), attack.steps))
-        return lambda *args: SimpleNamespace(fooled=few < 0)  # none
-
-    monkeypatch.setattr(sanity, "for_rows", start)
-    trial(sp.SparsePGD(sp.Budget(k=2), steps), SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
+    seen: list[Any] = []
+    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 16}, seen))
+    trial(attack, SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
     assert seen == tried
+
+
+def test_where_anneal_fools_next_to_nothing_the_others_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 2}, seen))
+    trial(sp.SparseAutoAttack(sp.Budget(k=2)), SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
+    assert [name for name, *_ in seen] == ["anneal"]
+
+
+def test_a_black_box_run_on_a_model_without_gradients_has_no_trial() -> None:
+    model, x = SmallConvNet().eval(), images(16)
+    y = labelled(model, x)
+    assert trial(sp.SparseRS(sp.Budget(k=30), 10_000), lambda x: model(x).detach(), x, y) == ()
 
 
 def test_a_model_that_takes_few_images_at_a_time_is_examined_all_the_same() -> None:
@@ -243,17 +281,14 @@ def test_a_model_that_takes_few_images_at_a_time_is_examined_all_the_same() -> N
 @pytest.mark.parametrize(
     ("name", "attack", "expected"),
     [
-        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300), ["near-start-wins"]),
-        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300), ["near-start-wins"]),
+        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300), ["anneal-wins"]),
+        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300), ["anneal-wins"]),
+        ("small-strades", sp.SparseRS(sp.Budget(k=20), 700), ["anneal-wins"]),
         ("small-plain", sp.SparsePGD(sp.Budget(k=20), 300), []),
         ("small-strades", sp.SparsePGD(sp.Budget(k=20), 20), []),  # too short to be worth a trial
-        ("small-strades", sp.SparsePGD(sp.Budget(k=20), 300, near=0.1), []),
-        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), 300, 300, near=True), []),
-        ("small-strades", sp.SparseRS(sp.Budget(k=20), 10_000), []),
-        ("small-strades", sp.SparseAutoAttack(sp.Budget(k=20), attacks=(sp.SparseRS(sp.Budget(k=20)),)), []),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, list) else str(len(value)),
 )
-def test_a_model_that_ignores_extreme_values_only_is_told_from_a_robust_one(name, attack, expected) -> None:
+def test_a_model_that_only_the_papers_attacks_do_not_break_is_told_from_others(name, attack, expected) -> None:
     x, y = zoo.bundled_images(32)
     assert [notice.code for notice in trial(attack, zoo.load(name), x, y)] == expected

@@ -94,12 +94,13 @@ def test_images_may_stay_on_the_host() -> None:
 @pytest.mark.parametrize(
     "attack",
     [
-        sp.SparseAutoAttack(sp.Budget(k=3), 5, 20, targeted=True, near=True),
+        sp.SparseAutoAttack(sp.Budget(k=3), 5, 20, targeted=True, version="standard"),
         sp.SparseRS(sp.Budget(k=3, allowed=torch.arange(144).view(12, 12) % 2 == 0), 20),
         baselines.PGD0(sp.Budget(k=3), 5, restarts=2, targets=2, early_stop=False),
         baselines.SparseFool(sp.Budget(k=3), 3, deepfool_steps=4),
         baselines.OnePixel(sp.Budget(k=3), 12, 4),
         Smallest(sp.SparsePGD(sp.Budget(k=4), 5), sp.Budget(k=4)),
+        Smallest(sp.SparseAnneal(sp.Budget(k=4), 5), sp.Budget(k=4)),
     ],
     ids=lambda attack: attack.name,
 )

@@ -237,13 +237,52 @@ def test_targeted_members_try_the_likeliest_wrong_classes_and_take_any_wrong_ans
     assert led.evaluations == 9 * 4
 
 
-def test_near_adds_a_last_member_that_the_paper_does_not_have() -> None:
-    paper = sp.SparseAutoAttack(sp.Budget(k=2), 5000, 20)
-    more = dataclasses.replace(paper, near=True)
-    assert (paper.name, more.name) == ("saa", "saa+")
-    assert more.names == (*paper.names, "spgd-projected-near")
-    assert more.evaluations - paper.evaluations == 1001  # it ends early
-    assert dataclasses.replace(more, steps=7).members[-1].evaluations == 8  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("steps", "share"), [(2, 2), (19, 19), (20, 20), (99, 20), (100, 20), (105, 21), (1000, 200), (10_000, 2000)]
+)
+def test_the_standard_version_has_all_steps_for_anneal_and_a_share_for_spgd(steps: int, share: int) -> None:
+    ensemble = SparseAutoAttack(BUDGET, steps, 30, version="standard", quantize=True)
+    assert ensemble.name == "saa+"
+    assert ensemble.names == ("anneal", *THREE)
+    anneal, first, second, box = ensemble.members
+    assert isinstance(anneal, sp.SparseAnneal)
+    assert isinstance(first, sp.SparsePGD)
+    assert isinstance(second, sp.SparsePGD)
+    assert isinstance(box, SparseRS)
+    assert (anneal.steps, first.steps, second.steps, box.queries) == (steps, share, share, 30)
+    assert (first.gradient, second.gradient) == ("unprojected", "projected")
+    assert all(member.quantize for member in (anneal, first, second, box))
+    assert ensemble.evaluations == steps + 2 * (share + 1) + 30
+
+
+def test_the_standard_version_breaks_what_anneal_breaks_and_then_more() -> None:
+    """One member alone leaves images that a later one breaks, so that the order can be seen."""
+    model, x, y = problem()
+    ensemble = SparseAutoAttack(sp.Budget(k=8), 4, 300, version="standard")
+    result, anneal = ensemble(model, x, y), ensemble.members[0](model, x, y)
+    first = torch.tensor([by == "anneal" for by in result.broken_by])
+    assert torch.equal(first, anneal.fooled)
+    assert 0 < int(first.sum()) < int(result.fooled.sum()) < len(x)
+
+
+def test_targeted_members_come_last_in_the_standard_version_too() -> None:
+    ensemble = SparseAutoAttack(BUDGET, 200, 30, version="standard", targeted=True)
+    assert ensemble.names == ("anneal", *THREE, "spgd-unprojected-targeted", "spgd-projected-targeted")
+    assert ensemble.members[-1].evaluations == 9 * 41  # type: ignore[attr-defined]
+    model, x, y = problem(4)
+    assert len(dataclasses.replace(ensemble, steps=2, queries=2)(model, x, y)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"version": "plus"}, "version='plus'; use one of 'paper', 'standard'"),
+        ({"version": "standard", "steps": 1}, "steps=1; .* use at least 2"),
+    ],
+)
+def test_versions_that_are_not_known_and_too_few_steps_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        SparseAutoAttack(BUDGET, **options)
 
 
 def test_two_classes_leave_one_target() -> None:
@@ -293,7 +332,7 @@ def test_it_is_called_like_every_attack() -> None:
 
 def test_targeted_goals_are_refused_with_advice() -> None:
     model, x, y = problem(2)
-    with pytest.raises(UnsupportedError, match=r"goal=Targeted.*use SparsePGD\(budget\).*targeted=True"):
+    with pytest.raises(UnsupportedError, match=r"goal=Targeted.*use SparseAnneal\(budget\).*targeted=True"):
         small()(model, x, y, goal=sp.Targeted((y + 1) % 5))
     assert len(small()(model, x, y, goal=sp.Untargeted())) == 2
 

@@ -112,24 +112,6 @@ def test_patches_of_several_sizes_are_drawn_about_equally_often() -> None:
     assert len({id(made.attack(i).budget) for i in range(30)}) == 3  # resolved once, not in every iteration
 
 
-def test_every_other_batch_starts_near_the_clean_image_if_asked_for() -> None:
-    wanted = settings("sat", sp.Budget(k=2), {"near": (0.1, 0.3)})
-    drawn = Counter(sparse(wanted).near(iteration) for iteration in range(400))
-    assert 160 < drawn[None] < 240
-    assert 60 < drawn[0.1] < 140
-    assert {attack.alpha for attack in map(sparse(wanted).attack, range(30))} == {0.25, 0.1 / 5, 0.3 / 5}
-    assert sparse(replace(wanted, near=())).near(1) is None
-
-
-def test_one_step_near_the_clean_image_changes_the_best_groups_by_no_more_than_asked_for() -> None:
-    model = SmallConvNet()
-    given, wanted = batch(model), settings("fast-ls", sp.Budget(k=2), {"near": (0.1,), "multi_eps": 2})
-    near = next(iteration for iteration in range(20) if sparse(wanted).near(iteration))
-    change = (adversary(wanted, SHAPE)(model, given, near) - given.x).abs()
-    assert torch.all(change <= 0.1 + 1e-6)
-    assert torch.all((change.amax(1) > 0).flatten(1).sum(1) == 4)
-
-
 def test_mode_f_moves_the_answer_also_where_cross_entropy_sees_nothing_to_gain() -> None:
     """Every change makes this model surer of the truth: the cross-entropy is largest at the clean image, the
     divergence where the two strongest pixels are."""

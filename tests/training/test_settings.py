@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"early_stop": "False"}, "early_stop='False'; expected true or false"),
         ("sat", {"nesterov": 1}, "nesterov=1; expected true or false"),
         ("sat", {"bf16": "no"}, "bf16='no'; expected true or false"),
-        ("sat", {"near": "far"}, "near='far'; expected a number"),
+        ("sat", {"near": 0.1}, "no setting 'near'; use one of alpha, augment, "),
         ("sat", {"lam": -3}, "lam=-3.0; use at least 0"),
         ("sat", {"weight_decay": -1e-4}, "weight_decay=-0.0001; use at least 0"),
         ("sat", {"watch_steps": -1}, "watch_steps=-1; use at least 0"),
@@ -75,10 +75,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"loader_workers": -1}, "loader_workers=-1; use at least 0"),
         ("sat", {"nesterov": True, "momentum": 0}, "nesterov=True with momentum=0; use a momentum"),
         ("l2", {"radius": None}, "radius=None with 'l2'; expected a number"),
-        ("linf", {"near": (0.1,)}, "only sPGD starts near the clean image"),
         ("loap-at", {}, r"'loap-at' with Budget\(k=2, Pixels\(\)\); LOAP places patches: .*--pattern patch:3"),
-        ("sat", {"near": (0.1, 2.0)}, "near=\\(0.1, 2.0\\); expected shares of eps"),
-        ("strades", {"near": (0.1,), "mode": "F"}, "the divergence has no gradient at the clean image"),
     ],
 )
 def test_a_wrong_setting_is_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -101,9 +98,10 @@ def test_a_budget_and_a_method_of_another_kind_are_refused() -> None:
 
 
 def test_one_number_or_a_list_stands_for_a_tuple_and_numbers_of_numpy_are_numbers() -> None:
-    options = {"near": 0.1, "multi_size": [3, 5], "epochs": np.int64(7), "lr": np.float32(0.5), "lam": 6}
+    options = {"multi_size": [3, 5], "epochs": np.int64(7), "lr": np.float32(0.5), "lam": 6}
     wanted = settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), options)
-    assert (wanted.near, wanted.multi_size) == ((0.1,), (3, 5))
+    assert wanted.multi_size == (3, 5)
+    assert replace(wanted, multi_size=3).multi_size == (3,)
     assert (wanted.epochs, wanted.lr, wanted.lam) == (7, 0.5, 6)
     assert (type(wanted.epochs), type(wanted.lr), type(wanted.lam)) == (int, float, float)
 

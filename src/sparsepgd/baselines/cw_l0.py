@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class CWL0(Standalone):
     they do. With early_stop=False it goes on to its end and the smallest success counts.
     All images take their steps together, each with its own c and its own round.
     """
+
+    minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000  # for each c
     _: KW_ONLY

@@ -6,7 +6,7 @@ The distortion map of the original, a generative network that keeps changes out 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class GreedyFool(Standalone):
     the paper's reduction, least changed pixels first, and the result has as few pixels as it could: with k as
     large as the image that is the minimum-norm attack of the paper.
     """
+
+    minimum_norm: ClassVar[bool] = True
 
     steps: int = 10_000
     _: KW_ONLY

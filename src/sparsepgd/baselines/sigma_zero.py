@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class SigmaZero(Relaxed[State]):
     By default an image is done with its first success within k. With early_stop=False it has all steps and the fewest
     groups count (`result.l0`, `result.groups`); with k as large as the image that is the attack of the paper.
     """
+
+    minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000
     _: KW_ONLY

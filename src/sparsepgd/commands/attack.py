@@ -30,7 +30,7 @@ def attack(
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
     eps: arg.Eps = "1",
-    attack: arg.AttackName = "spgd",
+    attack: arg.AttackName = "anneal",
     steps: arg.Steps = 1000,
     queries: arg.Queries = 10_000,
     seed: arg.Seed = 0,

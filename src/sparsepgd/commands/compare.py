@@ -95,7 +95,7 @@ def _searches(
             else:
                 found[name] = options.at_cost(name, budget, equal_cost)
         except UnsupportedError:
-            if names is not None or not found:  # SparsePGD comes first and takes every pattern
+            if names is not None or not found:  # SparseAnneal comes first and takes every pattern
                 raise
             refused.append(name)
     return found, refused

@@ -44,13 +44,19 @@ def evaluate(
     pattern: arg.PatternName = "pixel",
     eps: arg.Eps = "1",
     attack: Annotated[
-        str, typer.Option(help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: spgd,rs")
-    ] = "spgd",
-    steps: arg.Steps = 60,
-    queries: arg.Queries = 1000,
+        str | None,
+        typer.Option(
+            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: spgd,rs. "
+            "Left out: saa+, with --k-curve anneal."
+        ),
+    ] = None,
+    steps: arg.Steps = 100,
+    queries: arg.Queries = 200,
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
-    k_curve: Annotated[bool, typer.Option("--k-curve", help="The smallest k up to --k for each image.")] = False,
+    k_curve: Annotated[
+        bool, typer.Option("--k-curve", help="Robust accuracy over k: the smallest k up to --k for each image.")
+    ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images at work at a time.")] = None,
     precision: arg.PrecisionName = None,
     compiled: arg.CompiledCode = None,
@@ -64,6 +70,7 @@ def evaluate(
 ) -> None:
     """Clean and robust accuracy. Without arguments: the bundled models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
+    attack = ("anneal" if k_curve else "saa+") if attack is None else attack
     searches = options.attacks(attack, budget, steps, queries)
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]

@@ -24,8 +24,8 @@ TAIL = """
 To enter a model, run attacks on it and add their folders; runs on the same images and budget join one record:
 
 ```
-spgd evaluate --model mine.py:make_model --attack spgd-unprojected,spgd-projected,rs,l1-apgd --k 20 --out runs/mine
-spgd leaderboard --add runs/mine/spgd-unprojected --add runs/mine/sparse-rs
+spgd evaluate --model mine.py:make_model --attack saa+,l1-apgd --steps 1000 --queries 5000 --k 20 --out runs/mine
+spgd leaderboard --add runs/mine/saa+ --add runs/mine/l1-apgd
 ```
 """
 

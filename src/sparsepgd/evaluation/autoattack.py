@@ -22,6 +22,7 @@ from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.shapes import seen_as_images, shape_of
+from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
 from sparsepgd.search.noise import check_seed
@@ -40,10 +41,10 @@ Labelled = tuple[Tensor, Tensor]
 class AutoAttack:
     """``AutoAttack(model, k=20).run_standard_evaluation(x, y)`` attacks and returns adversarial images.
 
-    ``version``: "standard" (sPGD unprojected, sPGD projected, Sparse-RS), "plus" (and targeted sPGD, and sPGD from near
-    the clean image) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as k=24; a
-    smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run returns
-    all that was found.
+    ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Sparse-RS), "paper" (saa: sPGD unprojected, sPGD
+    projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as
+    k=24; a smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run
+    returns all that was found.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class AutoAttack:
         self.set_version(version)
 
     def set_version(self, version: str) -> None:
-        if version not in ("standard", "plus", "custom"):
-            raise UnsupportedError(f"version={version!r}; use 'standard', 'plus' or 'custom'")
+        if version == "plus":
+            raise UnsupportedError("version='plus' was removed; use 'standard', which begins with SparseAnneal")
+        if version not in ("standard", "paper", "custom"):
+            raise UnsupportedError(f"version={version!r}; use 'standard', 'paper' or 'custom'")
         self.version = version
+        self.ensemble = replace(self.ensemble, version="standard" if version == "standard" else "paper")
         if version != "custom":
-            more = version == "plus"
-            self.attacks_to_run = list(replace(self.ensemble, targeted=more, near=more).names)
+            self.attacks_to_run = list(self.ensemble.names)
 
     def run_standard_evaluation(
         self,
@@ -135,8 +138,11 @@ class AutoAttack:
         return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
 
     def _chosen(self) -> SparseAutoAttack:
-        known = replace(self.ensemble, targeted=True, near=True)
+        known = replace(self.ensemble, targeted=True)
         by_name = dict(zip(known.names, known.members, strict=True))
+        if self.version == "custom":
+            anneal = SparseAnneal(known.budget, known.steps)
+            by_name = {anneal.name: anneal, **by_name}
         unknown = [one for one in self.attacks_to_run if isinstance(one, str) and one not in by_name]
         if unknown or not self.attacks_to_run:
             raise UnsupportedError(f"attacks_to_run={self.attacks_to_run}; use {', '.join(by_name)}, or attacks")

@@ -1,10 +1,10 @@
-"""Whole curves from few attacks: robust accuracy over steps from one result, over k by bisection."""
+"""Whole curves from few attacks: robust accuracy over steps from one result, over k from one run or by bisection."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -125,17 +125,18 @@ def smallest_k(
     batch_size: int | None = None,
     engine: Engine | None = None,
 ) -> SmallestK:
-    """The smallest k for each image, by bisection over ks: 1 to k_max for an integer, or the given values.
+    """The smallest k for each image among ks: 1 to k_max for an integer, or the given values.
 
     What is reported is an upper bound on the true minimum: every k from 1 to k_max is backed by an image that
-    changes at most k groups and was verified to fool the model. It would be the smallest k at which this attack
-    succeeds if success were monotone in k, that is, if the attack never failed at a k above one where it
-    succeeds; it is smaller still where an image needed fewer groups than it was allowed.
+    changes at most k groups and was verified to fool the model.
     ``attack`` is any attack that is a dataclass with a budget; the k of the budget is replaced.
 
-    The attack is called at most once for each k, and each image is in at most log2(len(ks)) + 1 of the calls:
-    the search first tries, for all images at once, the place in ks that is the largest power of two, then the
-    odd multiples of its half on whichever side each image is on, and so on.
+    A minimum-norm attack (`minimum_norm`), such as SparseAnneal, is called once, with the largest k and
+    early_stop=False. Any other is called by bisection, at most once for each k, and each image is in at most
+    log2(len(ks)) + 1 of the calls: the search first tries, for all images at once, the place in ks that is the largest
+    power of two, then the odd multiples of its half on whichever side each image is on, and so on. What it finds would
+    be the smallest k at which this attack succeeds if success were monotone in k, that is, if the attack never failed
+    at a k above one where it succeeds; it is smaller still where an image needed fewer groups than it was allowed.
     """
     budget = getattr(attack, "budget", None)
     check_images(seen_as_images(x, budget))
@@ -144,16 +145,29 @@ def smallest_k(
     if engine is not None:
         options["engine"] = engine  # others' attacks need not know it
     numbers = check_index(index, y)
-    search = _Bisection(ladder, x.detach().clone())
-    stride = 1 << (len(ladder).bit_length() - 1)
-    while stride:
-        for place in range(stride, len(ladder) + 1, 2 * stride):
-            rows = search.open_at(place)
-            if len(rows) or search.result is None:
-                member = for_rows(_with_k(attack, ladder[place - 1]), rows)
-                search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
-        stride //= 2
+    search = _Search(ladder, x.detach().clone())
+    for place in _places(len(ladder), once=looks_for_fewest(attack)):
+        rows = search.open_at(place)
+        if len(rows) or search.result is None:
+            member = for_rows(_with_k(attack, ladder[place - 1]), rows)
+            search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
     return search.outcome()
+
+
+def looks_for_fewest(attack: object) -> bool:
+    """Whether one run of the attack without early_stop gives the smallest k of every image."""
+    return bool(getattr(attack, "minimum_norm", False))
+
+
+def _places(count: int, once: bool) -> Iterator[int]:
+    """The places of a ladder in the order in which they are tried: only the last, or all as in a bisection."""
+    if once:
+        yield count
+        return
+    stride = 1 << (count.bit_length() - 1)
+    while stride:
+        yield from range(stride, count + 1, 2 * stride)
+        stride //= 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +196,7 @@ class Smallest:
 
 
 @dataclass(eq=False)
-class _Bisection:
+class _Search:
     """Places in the ladder count from 1: `failed` is the largest that failed, `worked` the smallest that worked."""
 
     ladder: tuple[int, ...]
@@ -217,9 +231,12 @@ class _Bisection:
 
 
 def _with_k(attack: Member, k: int) -> Member:
+    """The attack with this k; one that looks for the fewest groups without an early stop."""
     changed: Member = rebudget(attack, lambda budget: dataclasses.replace(budget, k=k))
     if getattr(changed, "budget", None) is getattr(attack, "budget", None):
         raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
+    if looks_for_fewest(attack):
+        changed = dataclasses.replace(changed, early_stop=False)  # type: ignore[type-var]
     return changed
 
 

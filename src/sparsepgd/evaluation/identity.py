@@ -42,13 +42,11 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
 
 
 def differences(before: Plain, now: Plain) -> list[str]:
-    """``attack.budget.k was 20, is 10`` for every value that is not the same."""
+    """``attack.budget.k was 20, is 10`` for every value that is not the same; None is as good as no value."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     keys = [*old, *(key for key in new if key not in old)]
     return [
-        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
-        for key in keys
-        if key not in old or key not in new or old[key] != new[key]
+        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}" for key in keys if old.get(key) != new.get(key)
     ]
 
 

@@ -98,7 +98,7 @@ def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> 
 
 def _unique(words: Sequence[str]) -> list[str]:
     """Words as names of folders: plain characters, and a number where two would be the same."""
-    plain = [re.sub(r"[^\w.-]+", "-", word) for word in words]
+    plain = [re.sub(r"[^\w.+-]+", "-", word) for word in words]
     return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
 
 

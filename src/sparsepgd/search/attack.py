@@ -60,6 +60,7 @@ class Attack(ABC):
     """
 
     needs_gradient: ClassVar[bool] = True  # False: a black box, for which the model may be any callable
+    minimum_norm: ClassVar[bool] = False  # True: without early_stop it looks for the fewest groups within the budget
 
     budget: Budget
     _: KW_ONLY

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -19,13 +19,15 @@ from sparsepgd.problem.checks import check_classes, check_images, check_index, c
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.attack import check_budget, check_counts, usual_batch
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
 from sparsepgd.threat import Budget
 
-NEAR, NEAR_STEPS = 0.1, 1000  # of the search from near the clean image, which ends early
+Version = Literal["paper", "standard"]
+PART, LEAST = 5, 20  # of the standard version: sPGD has steps // PART, at least LEAST, after SparseAnneal with all
 
 
 class Member(Protocol):
@@ -38,53 +40,57 @@ class Member(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SparseAutoAttack:
-    """The cascade: sPGD unprojected, sPGD projected, Sparse-RS, each on the survivors of those before.
+    """A cascade of attacks, each on the survivors of those before.
 
-    ``attacks`` takes the place of the three: anything with the call shape of an attack and a name.
-    ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, `steps` for each class; it is
-    off because untargeted sPGD is the stronger one in the paper. ``near`` adds, as the last, sPGD from near the clean
-    image, which is not in the paper and much stronger on models that were trained against sPGD. Every member gets the
-    same seed, and the numbers of its images, so what it finds is what it would have found alone.
+    ``version``: "paper" is the paper's cascade (saa): sPGD unprojected, sPGD projected, Sparse-RS. "standard" (saa+)
+    begins with SparseAnneal, which is much stronger on l0-trained models and at least as strong on others; `steps` are
+    its steps, sPGD has a fixed share of them, and `queries` are those of Sparse-RS.
+    ``attacks`` takes the place of them all: anything with the call shape of an attack and a name.
+    ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, as many steps for each class as for
+    untargeted sPGD; it is off because untargeted sPGD is the stronger one in the paper. Every member gets the same
+    seed, and the numbers of its images, so what it finds is what it would have found alone.
     """
 
     budget: Budget
     steps: int = 10_000
     queries: int = 10_000
     _: KW_ONLY
+    version: Version = "paper"
     attacks: tuple[Member, ...] | None = None
     targeted: bool = False
-    near: bool = False
     quantize: bool = False
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
         check_counts(steps=self.steps, queries=self.queries)
+        if self.version not in (versions := get_args(Version)):
+            raise UnsupportedError(f"version={self.version!r}; use one of {', '.join(map(repr, versions))}")
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
-            raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out for the three")
+            raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out")
+        if self.version == "standard":
+            SparseAnneal(self.budget, self.steps)  # it says if these steps are too few
         for member in self.attacks or ():
             _check_member(member, self.budget, self.quantize)
 
     @property
     def name(self) -> str:
-        return "saa+" if self.near else "saa"
+        return "saa+" if self.version == "standard" else "saa"
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The attacks in their order."""
-        first = SparsePGD(self.budget, self.steps, "unprojected", quantize=self.quantize)
+        standard = self.version == "standard"
+        steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
+        first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)
         second = dataclasses.replace(first, gradient="projected")
-        members: tuple[Member, ...] = self.attacks or (
-            first,
-            second,
-            SparseRS(self.budget, self.queries, quantize=self.quantize),
-        )
+        members: tuple[Member, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
+        if standard:
+            members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)
+        members = self.attacks or members
         if self.targeted:
             members += (TopTargets(first), TopTargets(second))
-        if self.near:
-            steps = min(self.steps, NEAR_STEPS)
-            members += (SparsePGD(self.budget, steps, "projected", near=NEAR, quantize=self.quantize),)
         return members
 
     @property
@@ -129,7 +135,7 @@ class SparseAutoAttack:
         if not isinstance(goal, Untargeted | None):
             raise UnsupportedError(
                 f"SparseAutoAttack counts every wrong answer, but goal={goal!r}; for a target use "
-                "SparsePGD(budget)(..., goal=goal), or SparseAutoAttack(budget, targeted=True) to try likely targets"
+                "SparseAnneal(budget)(..., goal=goal), or SparseAutoAttack(budget, targeted=True) to try likely targets"
             )
         call = _Call(model, x, y, seed, logits, index, batch_size, engine, progress)
         with call.checked(self.budget, self.quantize) as clean:

@@ -27,7 +27,7 @@ class State:
 
     p: Tensor  # (B, C, H, W), magnitudes
     w: Tensor  # (B, *grid), continuous group mask
-    v: Tensor  # (B, *grid), binary group mask, exactly k ones; none at the clean image, where `near` begins
+    v: Tensor  # (B, *grid), binary group mask, exactly k ones
     n: Tensor  # (B,), evaluations since the last draw that found v unchanged
 
 
@@ -37,11 +37,6 @@ class SparsePGD(Stepwise[State]):
 
     ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the
     paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns.
-
-    ``near`` is not in the paper. There p starts at random in the whole box, and models that are trained against it
-    learn to ignore such values; small ones fool them (docs/deviations.md). With near=0.1 the search begins at the
-    clean image with a step of 0.1 eps along the gradient, on the groups where it is largest; alpha is near / 5. Where
-    the gradient leads nowhere, it goes on from the random start of the paper.
     """
 
     steps: int = 10_000
@@ -52,19 +47,16 @@ class SparsePGD(Stepwise[State]):
     tolerance: int | None = None
     gamma: float = 2e-8  # no step on w where its gradient is smaller
     beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
-    near: float | None = None  # None: the random start of the paper
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(steps=self.steps)
-        check_positive(alpha=self.alpha, beta=self.beta, tolerance=self.tolerance, near=self.near)
+        check_positive(alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
         if self.gradient not in GRADIENTS:
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
         if self.beta_scale not in (None, "image", "grid"):
             raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
         structured = self.budget.pattern.structured
-        if self.near is not None and self.alpha is None:
-            object.__setattr__(self, "alpha", self.near / 5)
         for name, pointwise, grouped in (
             ("alpha", 0.25, 0.0125),
             ("beta", 0.25, 0.0125),
@@ -75,7 +67,7 @@ class SparsePGD(Stepwise[State]):
 
     @property
     def name(self) -> str:
-        return f"spgd-{self.gradient}{'' if self.near is None else '-near'}"
+        return f"spgd-{self.gradient}"
 
     @property
     def evaluations(self) -> int:
@@ -89,7 +81,7 @@ class SparsePGD(Stepwise[State]):
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
         w = noise.normal(Stream.MASK, images.index, 0, threat.grid)
-        v = threat.top_k(w.sigmoid(), images.usable) if self.near is None else torch.zeros_like(w)
+        v = threat.top_k(w.sigmoid(), images.usable)
         return State(self._into_box(p, images), w, v, torch.zeros_like(images.y))
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
@@ -113,26 +105,9 @@ class SparsePGD(Stepwise[State]):
         stuck = state.n >= self.tolerance
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
         w = torch.where(stuck.view(-1, 1, 1, 1), again, w) + self._beta(threat) * d
-        if self.near is not None:
-            p, w = self._from_clean(threat, images, g, (step == 0).view(-1, 1, 1, 1), p, w)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
         same = (v == v_old).flatten(1).all(1)
         return State(p, w, v, torch.where(stuck, 0, state.n + same))
-
-    def _from_clean(
-        self, threat: Threat, images: Images, g: Tensor, first: Tensor, p: Tensor, w: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """p and w after the first step of a search that began at the clean image, with its gradient g.
-
-        Without a gradient, or with one that leads out of the box everywhere, p = 0 would be for ever: g_w = 0.
-        """
-        assert self.near
-        near = self._into_box(self.near * self.budget.eps * g.sign(), images)
-        gain = threat.gather(g * near)
-        first = first & (gain > 0).flatten(1).any(1).view(-1, 1, 1, 1)
-        mean, spread = (part.view(-1, 1, 1, 1) for part in (gain.flatten(1).mean(1), gain.flatten(1).std(1, False)))
-        likely = (gain - mean) / spread.clamp(min=torch.finfo(gain.dtype).tiny)  # like normal numbers, as w is drawn
-        return torch.where(first, near, p), torch.where(first, likely, w)
 
     def _beta(self, threat: Threat) -> float:
         """The length of a step of w: beta * sqrt(h * w), of the image (the paper) or of the group grid.

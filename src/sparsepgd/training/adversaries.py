@@ -66,7 +66,7 @@ class SparseAdversary:
         attack = attack.for_call(Noise(seed))
         work: Callable[..., Tensor] = partial(self._perturbed, model, attack)
         if batch.x.is_cuda:
-            kind = id(model), attack.name, getattr(attack, "near", None), repr(attack.budget)
+            kind = id(model), attack.name, repr(attack.budget)
             work = self.recorded.setdefault(kind, Recorded(work))
         with borrowed(model, batch.x.device):
             drawn = torch.full((), signed(seed), dtype=torch.int64, device=batch.x.device)
@@ -93,22 +93,15 @@ class SparseAdversary:
             return LOAP(budget, wanted.steps, early_stop=wanted.early_stop, alpha=wanted.alpha or 0.1)
         pace = 0.05 if budget.pattern.structured else 0.25
         gradient = TURNS[iteration % 2] if wanted.gradient == "alternating" else wanted.gradient
-        near = self.near(iteration)
         return SparsePGD(
             budget,
             wanted.steps,
             gradient,
             early_stop=wanted.early_stop,
-            alpha=None if near else wanted.alpha or pace,
+            alpha=wanted.alpha or pace,
             beta=wanted.beta or pace,
             tolerance=wanted.tolerance,
-            near=near,
         )
-
-    def near(self, iteration: int) -> float | None:
-        """How the search of an iteration begins: in every other one near the clean image, if asked for."""
-        draw, count = self.wanted.seed_for("near", iteration), len(self.wanted.near)
-        return self.wanted.near[draw // 2 % count] if count and draw % 2 else None
 
 
 def one_step(

@@ -48,8 +48,7 @@ class Settings:
     early_stop: bool = True
     multi_eps: int = 6
     multi_size: tuple[int, ...] = ()  # sides of square patches, one drawn for each batch
-    near: tuple[float, ...] = ()  # not in the paper: every other batch starts near the clean image, by one of these
-    alpha: float | None = None  # 0.25, structured patterns 0.05; of a start near the clean image a fifth of it
+    alpha: float | None = None  # 0.25, structured patterns 0.05
     beta: float | None = None
     tolerance: int = 10
     radius: float | None = None  # of the dense adversaries
@@ -98,14 +97,6 @@ class Settings:
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        if self.near and found.adversary != "spgd":
-            raise UnsupportedError(f"near with {self.method!r}; only sPGD starts near the clean image")
-        if self.near and self.mode == "F":
-            raise UnsupportedError(
-                "near with mode='F'; the divergence has no gradient at the clean image, use mode='T'"
-            )
-        if not all(0 < value <= 1 for value in self.near):
-            raise UnsupportedError(f"near={self.near}; expected shares of eps, larger than 0 and at most 1")
         if not all(side >= 1 for side in self.multi_size):
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
