@@ -75,8 +75,8 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class SparseAnneal(Stepwise[State]):
-    """White box, for every budget. There is nothing to set but ``steps``: how many gradients are taken for each image, in
-    all cycles together, the first of them at the clean image. A run of at least one cycle is the beginning of every
+    """White box, for every budget. There is nothing to set but ``steps``: how many gradients are taken for each image,
+    in all cycles together, the first of them at the clean image. A run of at least one cycle is the beginning of every
     longer run, so more steps never hurt.
 
     ``early_stop=False`` looks for the fewest groups: after each success it goes on with fewer, and the last success is
