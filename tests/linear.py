@@ -35,3 +35,24 @@ def with_slack(weight: Tensor, x: Tensor, best: Tensor, slack: float) -> Linear:
     """A model that the best perturbation of the single image x (1, 3, H, W) fools, or fails to fool, by `slack`."""
     score = (x * weight).flatten(1).sum(1)
     return Linear(weight, float(-score - best + slack))
+
+
+def planted(budget: sp.Budget, size: int = 8, seed: int = 0, faint: float = 0.2) -> tuple[Tensor, Tensor, Tensor]:
+    """Like `problem`, with k groups at random places; the weights of all others are `faint` times as large, at most.
+
+    They are the best ones whether groups overlap or not, unless two of them do.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    threat = budget.resolve((3, size, size))
+    sign = 2.0 * torch.randint(0, 2, threat.shape, generator=generator) - 1
+    here = threat.expand(threat.top_k(torch.rand(1, *threat.grid, generator=generator), None))[0] > 0
+    weight = sign * torch.where(here, 1.0, faint * torch.rand(threat.shape, generator=generator))
+    x = 0.3 + 0.4 * torch.rand(4, *threat.shape, generator=generator)
+    up, down = (x + budget.eps).clamp(max=1) - x, (x - budget.eps).clamp(min=0) - x
+    gain = torch.maximum(weight * up, weight * down) * here
+    return weight, x, gain.flatten(1).sum(1)
+
+
+def just_out_of_reach(weight: Tensor, x: Tensor, best: Tensor) -> Linear:
+    """A model that no image fools, one of them only just: the search goes on, and all losses have their slope."""
+    return Linear(weight, -float(((x * weight).flatten(1).sum(1) + best).max()) - 0.01)

@@ -35,6 +35,8 @@ ATTACKS: dict[str, Callable[[sp.Budget], sp.Attack]] = {
     "spgd-margin": lambda budget: sp.SparsePGD(budget, steps=12, loss="margin", alpha=0.25),
     "sparse-rs": lambda budget: sp.SparseRS(budget, queries=13),
     "sparse-rs-original": lambda budget: sp.SparseRS.original(budget, queries=13),
+    "anneal": lambda budget: sp.SparseAnneal(budget, 13),
+    "anneal-fewest": lambda budget: sp.SparseAnneal(budget, 13, early_stop=False, quantize=True),
     "spgd-quantized": lambda budget: sp.SparsePGD(budget, steps=12, quantize=True, alpha=0.25, beta=0.25),
 }
 

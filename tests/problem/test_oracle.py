@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd.problem.goals import LOSSES
 from sparsepgd.problem.oracle import Oracle, borrowed
 
 
@@ -43,6 +44,20 @@ def test_gradients_that_are_not_finite_reach_no_attack(bad: float, scale: float)
     assert not g[0, :, 0, 0].any()
     assert torch.equal(g[0, :, 1], g[1, :, 1])  # all else is as it was
     assert g[1].all()
+
+
+def test_the_gradient_goes_along_the_loss_of_each_image_and_the_loss_that_is_reported_stays() -> None:
+    model, x = SmallConvNet(dtype=torch.float64).eval(), images(6, dtype=torch.float64)
+    y, names = labelled(model, x), list(LOSSES)
+    along = torch.tensor([0, 1, 2, 2, 1, 0])
+    seen = Oracle(model, sp.Untargeted(), "margin").evaluate(x, y, y, gradient=True, along=along)
+    alone = {name: Oracle(model, sp.Untargeted(), name).evaluate(x, y, y, gradient=True) for name in names}  # type: ignore
+    assert torch.equal(seen.loss, alone["margin"].loss)
+    assert seen.gradient is not None
+    for row, place in enumerate(along.tolist()):
+        for name, one in alone.items():
+            assert one.gradient is not None
+            assert torch.allclose(seen.gradient[row], one.gradient[row], rtol=1e-9) == (name == names[place])
 
 
 @pytest.mark.parametrize(

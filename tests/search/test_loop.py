@@ -83,6 +83,46 @@ def test_a_success_beats_a_failure_of_larger_loss_and_among_equals_the_larger_lo
         assert (10 * x_adv[:, 0, 0, 0]).round().tolist() == [kept, kept]
 
 
+@dataclass(frozen=True, eq=False)
+class Judged(Turning):
+    """Says which of its points count, and which success is to be kept."""
+
+    counts: tuple[bool, ...] = ()
+    keeps: loop.Keeps = "largest"  # type: ignore[assignment]
+
+    def aim(self, state: At) -> loop.Aim:
+        return loop.Aim(torch.tensor(self.counts)[state.step.clamp(max=len(self.counts) - 1)])
+
+
+@pytest.mark.parametrize(
+    ("tenths", "counts", "keeps", "kept"),
+    [
+        ((3, 1), (False, True), "largest", 1),
+        ((1, 3), (True, False), "largest", 1),
+        ((3, 2), (False, True), "largest", 2),
+        ((3, 3), (False, False), "largest", 0),
+        ((3, 1), (True, True), "latest", 1),
+        ((3, 2), (True, True), "latest", 3),
+        ((1, 3, 1, 2), (True, True, True, True), "latest", 1),
+        ((1, 3), (True, False), "latest", 1),
+        ((1, 3), (True, True), "first", 1),
+        ((2, 1, 3), (True, True, True), "first", 1),
+    ],
+)
+def test_a_point_that_does_not_count_is_not_kept_and_of_several_successes_the_one_that_is_asked_for(
+    tenths: tuple[int, ...], counts: tuple[bool, ...], keeps: loop.Keeps, kept: int
+) -> None:
+    attack = Judged(sp.Budget(k=1), tenths=tenths, counts=counts, keeps=keeps, early_stop=False)
+    model, x, y = Dial(), torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)
+    result = attack(model, x, y)
+    for x_adv in (result.x_adv, attack.perturb(model, x, y)):
+        assert (10 * x_adv[:, 0, 0, 0]).round().tolist() == [kept, kept]
+    assert result.fooled.tolist() == [kept in (1, 3)] * 2
+    early = Judged(sp.Budget(k=1), tenths=tenths, counts=counts, keeps=keeps)(model, x, y)
+    first = next((i for i, (at, does) in enumerate(zip(tenths, counts, strict=True)) if does and at in (1, 3)), None)
+    assert early.forwards.tolist() == [len(tenths) if first is None else first + 1] * 2
+
+
 def test_finished_images_make_room_for_waiting_ones() -> None:
     sizes = []
     net = SmallConvNet()
@@ -119,6 +159,17 @@ def test_select_and_join_are_inverse_on_nested_rows() -> None:
     both = rows.join(rows.select(best, slice(0, 3)), rows.select(best, torch.tensor([3])))
     for name in ("x_adv", "loss", "fooled", "step"):
         assert torch.equal(getattr(both, name), getattr(best, name))
+
+
+def test_rows_of_two_are_chosen_one_by_one_whatever_their_shape() -> None:
+    step = torch.arange(3)
+    one = loop.Best(torch.zeros(3, 1, 2, 2), torch.zeros(3), step > 5, step)
+    other = loop.Best(torch.ones(3, 1, 2, 2), torch.ones(3), step < 5, step + 10)
+    mixed = rows.choose(torch.tensor([True, False, True]), one, other)
+    assert mixed.x_adv.flatten(1).tolist() == [[0] * 4, [1] * 4, [0] * 4]
+    assert mixed.loss.tolist() == [0, 1, 0]
+    assert mixed.fooled.tolist() == [False, True, False]
+    assert mixed.step.tolist() == [0, 11, 2]
 
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3)], ids=repr)

@@ -40,7 +40,16 @@ class Counting(nn.Module):
 X = images(60, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("attack", [sp.SparsePGD(sp.Budget(k=2), 40), sp.SparseRS(sp.Budget(k=3), 40)], ids=repr)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        sp.SparsePGD(sp.Budget(k=2), 40),
+        sp.SparseRS(sp.Budget(k=3), 40),
+        sp.SparseAnneal(sp.Budget(k=3), 40),
+        sp.SparseAnneal(sp.Budget(k=8), 40, early_stop=False),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("batch_size", [7, 24, 100])
 @pytest.mark.usefixtures("apart")
 def test_empty_slots_late_looks_and_late_confirmation_do_not_change_who_is_fooled(
@@ -55,6 +64,7 @@ def test_empty_slots_late_looks_and_late_confirmation_do_not_change_who_is_foole
     assert torch.equal(result.fooled, expected.fooled)
     assert torch.equal(result.steps, expected.steps)
     assert torch.equal(result.forwards, expected.forwards)
+    assert attack.early_stop or torch.equal(result.groups, expected.groups)
 
 
 @pytest.mark.parametrize(("steps", "compiled"), [(20, False), (200, True)], ids=["short", "long"])

@@ -115,6 +115,58 @@ def test_top_k_gives_exactly_k_ones_and_is_idempotent(k: int, seed: int) -> None
     assert torch.equal(v, torch.zeros_like(v).flatten(1).scatter(1, first, 1.0).view_as(v))
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 10_000), st.booleans())
+def test_as_many_groups_are_chosen_for_each_image_as_it_is_told(counts: list[int], seed: int, masked: bool) -> None:
+    """By enumeration: sorted by usable, score and place, the first so many. Scores tie often."""
+    generator = torch.Generator().manual_seed(seed)
+    threat = sp.Budget(k=3).resolve((1, 5, 6))
+    score = (torch.rand(len(counts), 1, 5, 6, generator=generator) * 4).floor()
+    usable = torch.rand(len(counts), 1, 5, 6, generator=generator) < 0.5 if masked else None
+    v = threat.top_k(score, usable, torch.tensor(counts), max(*counts, 1))
+    for row, count in enumerate(counts):
+        fit, of = (torch.ones(30) if usable is None else usable[row].flatten()).tolist(), score[row].flatten().tolist()
+        order = sorted(range(30), key=lambda place: (-fit[place], -of[place], place))
+        # places that may not be used are chosen when no other is left, and nobody minds which
+        sure = [place for place in order[:count] if fit[place]]
+        chosen = v[row].flatten()
+        assert set(chosen.tolist()) <= {0.0, 1.0}
+        assert int(chosen.sum()) == count
+        assert [place for place in sorted(sure) if chosen[place]] == sorted(sure)
+
+
+@pytest.mark.parametrize("most", [None, 4, 100])
+def test_told_to_choose_k_groups_of_each_image_it_chooses_those_it_chooses_untold(most: int | None) -> None:
+    threat = sp.Budget(k=4).resolve((3, 6, 6))
+    score = torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    usable = torch.arange(36).view(1, 1, 6, 6).expand(5, -1, -1, -1) % 3 > 0
+    for where in (None, usable):
+        expected = threat.top_k(score, where)
+        assert torch.equal(threat.top_k(score, where, torch.full((5,), 4), most), expected)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (sp.Pixels(), False),
+        (sp.Features(), False),
+        (sp.Rows(), False),
+        (sp.Columns(), False),
+        (sp.Frame(2), False),
+        (sp.Patches(1), False),
+        (sp.Patches(6), False),  # the whole image: there is one
+        (sp.Patches(6, 1), False),  # these are columns
+        (sp.Patches(6, 2), True),
+        (sp.Patches(2), True),
+        (sp.Shape.circle(5), True),
+        (sp.Groups([[0, 1], [1, 2]]), False),  # they have no neighbours
+    ],
+    ids=repr,
+)
+def test_groups_overlap_where_they_can_move_by_less_than_their_size(pattern: sp.Pattern, expected: bool) -> None:
+    assert sp.Budget(k=1, pattern=pattern).resolve((3, 6, 6)).overlapping is expected
+
+
 def test_grids_have_the_shapes_of_the_paper() -> None:
     grids = {repr(p): sp.Budget(k=1, pattern=p).resolve((3, 32, 30)).grid for p in PATTERNS}
     assert grids == {

@@ -28,9 +28,12 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
 
 def dlr(logits: Tensor, label: Tensor) -> Tensor:
     """The margin relative to the spread of the largest logits, so that their scale does not matter (Croce and Hein,
-    2020): divided by z_1 - (z_3 + z_4) / 2, or by z_1 minus the last where a model has fewer classes."""
+    2020): divided by z_1 - (z_3 + z_4) / 2, or by z_1 minus the last where a model has three classes. Of two it is the
+    margin: relative to itself that would be constant."""
+    if logits.shape[1] == 2:
+        return margin(logits, label)
     top = logits.topk(min(4, logits.shape[1])).values
-    spread = top[:, 0] - ((top[:, 2] + top[:, 3]) / 2 if top.shape[1] == 4 else top[:, -1])
+    spread = top[:, 0] - ((top[:, 2] + top[:, 3]) / 2 if top.shape[1] == 4 else top[:, 2])
     return margin(logits, label) / spread.clamp(min=torch.finfo(logits.dtype).tiny)
 
 

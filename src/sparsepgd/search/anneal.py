@@ -242,8 +242,10 @@ def _clean(threat: Threat, images: Images) -> Point:
 
 def direction(threat: Threat, g: Tensor) -> Tensor:
     """Up the gradient g, the group that matters most by 1. Single points go by their gradient; of larger groups every
-    entry goes by the sign of its own, as far as the group matters."""
-    if threat.pointwise:
+    entry goes by the sign of its own, as far as the group matters. Where sets share entries that would not tell one
+    from the next, and entries go by their gradient, too."""
+    shared = threat.tables is not None and threat.tables.holders.shape[1] > 1
+    if threat.pointwise or shared:
         return g / largest(g)
     weight = threat.gather(g.abs())
     return g.sign() * threat.expand(weight / largest(weight))

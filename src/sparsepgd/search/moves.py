@@ -33,7 +33,8 @@ def moved(
     rest = flat.scatter(1, old[:, None], 0.0)
 
     taken = flat > 0 if images.usable is None else (flat > 0) | ~images.usable.flatten(1)
-    far = attraction(threat, images, g, draw, noise).flatten(1).masked_fill(taken, 0.0).argmax(1)
+    pull = attraction(threat, images, g, draw, noise).flatten(1).masked_fill(taken, -1.0)
+    far = pull.scatter(1, old[:, None], 0.0).argmax(1)  # where there is no other place, it stays
     top, left = old // columns, old % columns
     near = shift(top, by[0], rows, threat.shape[1]) * columns + shift(left, by[1], columns, threat.shape[2])
     blocked = taken.gather(1, near[:, None])[:, 0]
