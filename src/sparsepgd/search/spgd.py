@@ -28,7 +28,7 @@ class State:
     p: Tensor  # (B, C, H, W), magnitudes
     w: Tensor  # (B, *grid), continuous group mask
     v: Tensor  # (B, *grid), binary group mask, exactly k ones; none at the clean image, where `near` begins
-    n: Tensor  # (B,), evaluations since the last draw that found v unchanged
+    n: Tensor  # (B,), evaluations that found v unchanged since the last draw ("paper": and since v last changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,7 @@ class SparsePGD(Stepwise[State]):
     gamma: float = 2e-8  # no step on w where its gradient is smaller
     beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
     near: float | None = None  # None: the random start of the paper
+    redraw: Literal["official", "paper"] = "official"  # see update
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +63,8 @@ class SparsePGD(Stepwise[State]):
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
         if self.beta_scale not in (None, "image", "grid"):
             raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
+        if self.redraw not in ("official", "paper"):
+            raise UnsupportedError(f"redraw={self.redraw!r}; use 'official' or 'paper'")
         structured = self.budget.pattern.structured
         if self.near is not None and self.alpha is None:
             object.__setattr__(self, "alpha", self.near / 5)
@@ -98,8 +101,13 @@ class SparsePGD(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations in all that
-        found the mask unchanged v-tilde is drawn afresh; the magnitudes go on."""
+        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations that found
+        the mask unchanged v-tilde is drawn afresh; the magnitudes go on.
+
+        redraw="official", the rule of the authors' code: the evaluations are counted in all, and the new v-tilde is
+        moved by the gradient of the old mask. "paper": they must be consecutive, and the new mask is evaluated as it
+        was drawn, so that its first step has its own gradient (docs/deviations.md, f and g).
+        """
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
         g = seen.gradient.to(p.dtype)  # dL / d delta
@@ -110,14 +118,18 @@ class SparsePGD(Stepwise[State]):
         p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
+        move = self._beta(threat) * d
         stuck = state.n >= self.tolerance
+        drawn = stuck.view(-1, 1, 1, 1)
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
-        w = torch.where(stuck.view(-1, 1, 1, 1), again, w) + self._beta(threat) * d
+        official = self.redraw == "official"
+        w = torch.where(drawn, again, w) + move if official else torch.where(drawn, again, w + move)
         if self.near is not None:
             p, w = self._from_clean(threat, images, g, (step == 0).view(-1, 1, 1, 1), p, w)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
         same = (v == v_old).flatten(1).all(1)
-        return State(p, w, v, torch.where(stuck, 0, state.n + same))
+        n = torch.where(same, state.n + 1, state.n if official else 0)
+        return State(p, w, v, torch.where(stuck, 0, n))
 
     def _from_clean(
         self, threat: Threat, images: Images, g: Tensor, first: Tensor, p: Tensor, w: Tensor
