@@ -3,8 +3,9 @@
     python benchmarks/pace.py --model small-plain -n 100 --lengths 30 100 300 --out benchmarks/results/pace-NAME.json
 
 The figure is the number of bundled test images that are still classified correctly (fewer: stronger);
-docs/deviations.md quotes the records. A fixed pace does not depend on the steps, so that its run of 100 steps is the
-beginning of its run of 300: one run, the longest, gives its figures for every length. The default has one run for each.
+docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the steps, so
+that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for every length.
+The default has one run for each.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.evaluation.identity import hardware
 
+RESULTS = Path(__file__).parent / "results"
 BUDGETS = {
     "row": sp.Budget(k=1, pattern=sp.Rows()),
     "5x5 patch": sp.Budget(k=1, pattern=sp.Patches(5)),
@@ -35,7 +37,28 @@ def left(result: sp.Result, lengths: list[int]) -> dict[str, int]:
     return {str(steps): int((right & ~(result.fooled & (when <= steps))).sum()) for steps in lengths}
 
 
+def table() -> str:
+    """All records as a table; a cell has the images left at each of the lengths."""
+    paces = [*map(str, PACES), "default"]
+    heads = [f"{alpha}, {tolerance}" for alpha, tolerance in PACES.items()]
+    lines = ["| model | right | pattern | gradient | steps | " + " | ".join([*heads, "default"]) + " |"]
+    lines.append("| --- " * (5 + len(paces)) + "|")
+    for record in (json.loads(file.read_text()) for file in sorted(RESULTS.glob("pace-*.json"))):
+        found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        for row in record["rows"]:
+            pace = str(row["alpha"]) if row["pace"] == "fixed" else "default"
+            found.setdefault((row["pattern"], row["gradient"]), {}).setdefault(pace, {}).update(row["left"])
+        for (pattern, gradient), rows in found.items():
+            cells = [", ".join(map(str, rows[pace].values())) if pace in rows else "-" for pace in paces]
+            first = [record["model"], str(record["right"]), pattern, gradient, ", ".join(rows["default"])]
+            lines.append(f"| {' | '.join([*first, *cells])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--table"]:
+        print(table())
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, choices=zoo.bundled_names())
     parser.add_argument("-n", type=int, default=100)
