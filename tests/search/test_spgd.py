@@ -20,6 +20,7 @@ from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.spgd import default_pace
 
 
 @pytest.mark.parametrize(("gradient", "steps"), [("unprojected", 2000), ("projected", 3000)])
@@ -109,6 +110,35 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
     assert (patch.steps, patch.alpha, patch.beta, patch.tolerance) == (10_000, 0.0125, 0.0125, 50)
     assert plain.gradient == "unprojected"
     assert dataclasses.replace(plain, gradient="projected").gradient == "projected"
+
+
+@pytest.mark.parametrize(
+    ("steps", "pace", "tolerance"),
+    [  # 0.0125 * sqrt(10,000 / steps) and 50 / sqrt(10,000 / steps), rounded up
+        (20_000, 0.0125, 50),
+        (10_000, 0.0125, 50),
+        (2_500, 0.025, 25),
+        (400, 0.0625, 10),
+        (100, 0.125, 5),
+        (25, 0.25, 3),
+        (1, 0.25, 3),
+    ],
+)
+def test_short_runs_on_structures_have_a_faster_pace_unless_told(steps: int, pace: float, tolerance: int) -> None:
+    rows, shape = sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=2, pattern=sp.Shape([[1, 1], [1, 0]]))
+    for attack in (sp.SparsePGD(rows, steps), sp.SparsePGD(shape, steps, "projected")):
+        assert (attack.alpha, attack.beta, attack.tolerance) == (pace, pace, tolerance)
+    told = sp.SparsePGD(rows, steps, alpha=0.5, tolerance=7)
+    assert (told.alpha, told.beta, told.tolerance) == (0.5, pace, 7)
+    for pattern in (sp.Pixels(), sp.Features()):
+        pixels = sp.SparsePGD(sp.Budget(k=2, pattern=pattern), steps)
+        assert (pixels.alpha, pixels.beta, pixels.tolerance) == (0.25, 0.25, 3)
+
+
+def test_the_pace_never_rises_with_the_steps_and_the_tolerance_never_falls() -> None:
+    paces, tolerances = zip(*(default_pace(steps, structured=True) for steps in range(1, 10_100)), strict=True)
+    assert list(paces) == sorted(paces, reverse=True)
+    assert list(tolerances) == sorted(tolerances)
 
 
 @pytest.mark.parametrize(

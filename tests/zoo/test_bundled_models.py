@@ -46,6 +46,7 @@ def test_structured_attacks_beat_a_random_place_by_far(pattern: sp.Pattern, grad
     """Same rule for the magnitudes, but the groups stay where they were drawn."""
     model, x, y = zoo.load("small-plain"), X[:40], Y[:40]
     budget = sp.Budget(k=1, pattern=pattern)
-    searched = sp.SparsePGD(budget, 250, gradient)(model, x, y)
-    somewhere = sp.SparsePGD(budget, 250, gradient, beta=1e-12, tolerance=10**9)(model, x, y)
+    # The paper's pace: with the faster default a random place is nearly as good for the unprojected gradient.
+    searched = sp.SparsePGD(budget, 250, gradient, alpha=0.0125, beta=0.0125, tolerance=50)(model, x, y)
+    somewhere = sp.SparsePGD(budget, 250, gradient, alpha=0.0125, beta=1e-12, tolerance=10**9)(model, x, y)
     assert int(searched.robust.sum()) <= 0.7 * int(somewhere.robust.sum())

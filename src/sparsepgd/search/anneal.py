@@ -120,7 +120,8 @@ class SparseAnneal(Stepwise[State]):
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         habit, clean = habit_of(threat), _clean(threat, images)
         length = min(max(habit.lengths), self.steps - 1)
-        k = self.budget.k if self.early_stop else min(self.budget.k, -(-math.prod(threat.grid) // PART))
+        whole = self.early_stop or threat.overlapping
+        k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(habit.widths), number + habit.size
         cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number)
         now, count = self._support(threat, images, clean, cycle, noise)
@@ -183,7 +184,7 @@ class SparseAnneal(Stepwise[State]):
         fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draws[5])).long().clamp(min=1)
         return Cycle(
             number,
-            k=state.limit if self.early_stop else fewer,
+            k=torch.where(state.limit < self.budget.k, fewer, state.limit),  # with early stop the limit stays
             t=torch.zeros_like(number),
             length=torch.where(start | (draws[0] < 0.5), long, short),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),

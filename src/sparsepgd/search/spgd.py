@@ -21,6 +21,19 @@ from sparsepgd.threat import Threat
 GRADIENTS = ("unprojected", "projected", "random")
 
 
+def default_pace(steps: int, structured: bool) -> tuple[float, int]:
+    """alpha = beta, and the tolerance.
+
+    The paper's for structures are meant for 10,000 steps. A run of T steps has larger ones by sqrt(10,000 / T), and
+    redraws earlier by the same factor; at 25 steps that is the paper's pace for pixels, and it stays so below
+    (docs/deviations.md, "Structured defaults").
+    """
+    if not structured:
+        return 0.25, 3
+    faster = min(max(math.sqrt(10_000 / steps), 1.0), 20.0)
+    return 0.0125 * faster, math.ceil(50 / faster)
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """delta = p * E(v), v = TopK(sigmoid(w)); the paper writes m-tilde or v-tilde for w."""
@@ -28,7 +41,7 @@ class State:
     p: Tensor  # (B, C, H, W), magnitudes
     w: Tensor  # (B, *grid), continuous group mask
     v: Tensor  # (B, *grid), binary group mask, exactly k ones
-    n: Tensor  # (B,), evaluations since the last draw that found v unchanged
+    n: Tensor  # (B,), evaluations that found v unchanged since the last draw ("paper": and since v last changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +49,9 @@ class SparsePGD(Stepwise[State]):
     """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
 
     ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the
-    paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns.
+    paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns and 10,000 steps.
+    Shorter runs on structured patterns have a faster pace, see `default_pace`; it is fixed when the attack is made, so
+    that dataclasses.replace(attack, steps=...) keeps it.
     """
 
     steps: int = 10_000
@@ -47,6 +62,7 @@ class SparsePGD(Stepwise[State]):
     tolerance: int | None = None
     gamma: float = 2e-8  # no step on w where its gradient is smaller
     beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
+    redraw: Literal["official", "paper"] | None = None  # see update; None: as the official code
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,14 +72,12 @@ class SparsePGD(Stepwise[State]):
             raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
         if self.beta_scale not in (None, "image", "grid"):
             raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
-        structured = self.budget.pattern.structured
-        for name, pointwise, grouped in (
-            ("alpha", 0.25, 0.0125),
-            ("beta", 0.25, 0.0125),
-            ("tolerance", 3, 50),
-        ):
+        if self.redraw not in (None, "official", "paper"):
+            raise UnsupportedError(f"redraw={self.redraw!r}; use 'official' or 'paper'")
+        pace, tolerance = default_pace(self.steps, self.budget.pattern.structured)
+        for name, value in (("alpha", pace), ("beta", pace), ("tolerance", tolerance)):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, grouped if structured else pointwise)
+                object.__setattr__(self, name, value)
 
     @property
     def name(self) -> str:
@@ -90,8 +104,13 @@ class SparsePGD(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations in all that
-        found the mask unchanged v-tilde is drawn afresh; the magnitudes go on."""
+        """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations that found
+        the mask unchanged v-tilde is drawn afresh; the magnitudes go on.
+
+        redraw="official", the rule of the authors' code: the evaluations are counted in all, and the new v-tilde is
+        moved by the gradient of the old mask. "paper": they must be consecutive, and the new mask is evaluated as it
+        was drawn, so that its first step has its own gradient (docs/deviations.md, f and g).
+        """
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v
         g = seen.gradient.to(p.dtype)  # dL / d delta
@@ -102,12 +121,16 @@ class SparsePGD(Stepwise[State]):
         p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
+        move = self._beta(threat) * d
         stuck = state.n >= self.tolerance
+        drawn = stuck.view(-1, 1, 1, 1)
         again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
-        w = torch.where(stuck.view(-1, 1, 1, 1), again, w) + self._beta(threat) * d
+        official = self.redraw != "paper"
+        w = torch.where(drawn, again, w) + move if official else torch.where(drawn, again, w + move)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
         same = (v == v_old).flatten(1).all(1)
-        return State(p, w, v, torch.where(stuck, 0, state.n + same))
+        n = torch.where(same, state.n + 1, state.n if official else 0)
+        return State(p, w, v, torch.where(stuck, 0, n))
 
     def _beta(self, threat: Threat) -> float:
         """The length of a step of w: beta * sqrt(h * w), of the image (the paper) or of the group grid.

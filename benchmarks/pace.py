@@ -1,0 +1,108 @@
+"""sPGD on structured patterns: the default pace, which depends on the steps, beside fixed ones.
+
+    python benchmarks/pace.py --model small-plain -n 100 --lengths 30 100 300 --out benchmarks/results/pace-NAME.json
+
+The figure is the number of bundled test images that are still classified correctly (fewer: stronger);
+docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the steps, so
+that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for every length.
+The default has one run for each.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sparsepgd as sp
+from sparsepgd import zoo
+from sparsepgd.evaluation.identity import hardware
+
+RESULTS = Path(__file__).parent / "results"
+BUDGETS = {
+    "row": sp.Budget(k=1, pattern=sp.Rows()),
+    "5x5 patch": sp.Budget(k=1, pattern=sp.Patches(5)),
+    "two 3x3 patches": sp.Budget(k=2, pattern=sp.Patches(3)),
+}
+PACES = {0.0125: 50, 0.025: 25, 0.05: 15, 0.1: 8, 0.2: 4}  # alpha = beta: tolerance; the first is the paper's
+
+
+def left(result: sp.Result, lengths: list[int]) -> dict[str, int]:
+    """Images that are right after so many steps, of one run as long as the longest."""
+    right, when = result.clean_correct, result.steps
+    return {str(steps): int((right & ~(result.fooled & (when <= steps))).sum()) for steps in lengths}
+
+
+def table() -> str:
+    """All records as a table; a cell has the images left at each of the lengths."""
+    paces = [*map(str, PACES), "default"]
+    heads = [f"{alpha}, {tolerance}" for alpha, tolerance in PACES.items()]
+    lines = ["| model | right | pattern | gradient | steps | " + " | ".join([*heads, "default"]) + " |"]
+    lines.append("| --- " * (5 + len(paces)) + "|")
+    for record in (json.loads(file.read_text()) for file in sorted(RESULTS.glob("pace-*.json"))):
+        found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        for row in record["rows"]:
+            pace = str(row["alpha"]) if row["pace"] == "fixed" else "default"
+            found.setdefault((row["pattern"], row["gradient"]), {}).setdefault(pace, {}).update(row["left"])
+        for (pattern, gradient), rows in found.items():
+            cells = [", ".join(map(str, rows[pace].values())) if pace in rows else "-" for pace in paces]
+            first = [record["model"], str(record["right"]), pattern, gradient, ", ".join(rows["default"])]
+            lines.append(f"| {' | '.join([*first, *cells])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--table"]:
+        print(table())
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, choices=zoo.bundled_names())
+    parser.add_argument("-n", type=int, default=100)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[30, 100, 300])
+    parser.add_argument("--patterns", nargs="+", choices=BUDGETS, default=list(BUDGETS))
+    parser.add_argument("--gradients", nargs="+", default=["unprojected", "projected"])
+    parser.add_argument("--alphas", type=float, nargs="+", choices=PACES, default=list(PACES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+
+    model, (x, y) = zoo.load(args.model), zoo.bundled_images(args.n)
+    with torch.no_grad():
+        right = int((model(x).argmax(1) == y).sum())
+    record: dict[str, Any] = {
+        "command": shlex.join(["python", "benchmarks/pace.py", *sys.argv[1:]]),
+        "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
+        "model": args.model,
+        "images": len(x),
+        "right": right,
+        "seed": args.seed,
+        "hardware": hardware(x.device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "rows": [],
+    }
+
+    def write(pattern: str, attack: sp.SparsePGD, pace: str, found: dict[str, int]) -> None:
+        settings = {"alpha": attack.alpha, "beta": attack.beta, "tolerance": attack.tolerance}
+        row = {"pattern": pattern, "gradient": attack.gradient, "pace": pace, **settings, "left": found}
+        print(row, flush=True)
+        record["rows"].append(row)
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    for pattern in args.patterns:
+        for gradient in args.gradients:
+            for alpha in args.alphas:
+                fixed = {"alpha": alpha, "beta": alpha, "tolerance": PACES[alpha]}
+                attack = sp.SparsePGD(BUDGETS[pattern], max(args.lengths), gradient, **fixed)
+                write(pattern, attack, "fixed", left(attack(model, x, y, seed=args.seed), args.lengths))
+            for steps in args.lengths:
+                attack = sp.SparsePGD(BUDGETS[pattern], steps, gradient)
+                write(pattern, attack, "default", left(attack(model, x, y, seed=args.seed), [steps]))
+
+
+if __name__ == "__main__":
+    main()
