@@ -1,8 +1,9 @@
 """How the adversary looks: the shared loop and the attacks that run in it."""
 
 from sparsepgd.search.attack import Attack
+from sparsepgd.search.cluster_rs import ClusterRS
 from sparsepgd.search.ensemble import SparseAutoAttack
 from sparsepgd.search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
 
-__all__ = ["Attack", "SparseAutoAttack", "SparsePGD", "SparseRS"]
+__all__ = ["Attack", "ClusterRS", "SparseAutoAttack", "SparsePGD", "SparseRS"]
