@@ -22,13 +22,13 @@ from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import draw_parts
+from sparsepgd.search.rs_moves import corners, draw_parts, free_groups
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
-ANYWHERE = 0.4  # of the single points; the others come beside points that are changed already
+ANYWHERE = 0.5  # of the single points; the others come beside points that are changed already
 COPY = 0.5  # of the points with such neighbours take their colour
-TUNE = 0.3  # of the single changes alter the colour of a point, not its place
+TUNE = 0.2  # of the single changes alter the colour of a point, not its place
 LEARNT = 0.7  # of the new colours are as strong as one that stayed; the others have any strength
 WEAKEST = 0.1  # of eps
 
@@ -86,8 +86,8 @@ class ClusterRS(Stepwise[State]):
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         mask = torch.zeros(len(images.x), *threat.grid, dtype=torch.bool, device=images.x.device)
         clean = Change(mask, torch.zeros_like(images.x, dtype=torch.float32))
-        first = self._after(clean, images, torch.zeros_like(images.y), noise)
-        return State(clean, images.clean_loss, torch.zeros_like(images.y, dtype=torch.bool), first)
+        nothing = torch.zeros_like(images.y, dtype=torch.bool)
+        return State(clean, images.clean_loss, nothing, self._scattered(clean, images, noise))
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.tried.value, state.tried.mask, self.quantize)
@@ -108,6 +108,14 @@ class ClusterRS(Stepwise[State]):
         left = 1 - it / max(self.coarse * self.queries, 1e-9)
         return (self.largest * left).ceil().clamp(min=1)
 
+    def _scattered(self, clean: Change, images: Images, noise: Noise) -> Change:
+        """The first change, as in Sparse-RS: k points anywhere, each at a corner of its box."""
+        place, colour = draw_parts(noise, images, 0, clean.mask[0].numel(), clean.value[0].numel())
+        groups, _ = free_groups(place, None, images, self.budget.k)
+        mask = clean.mask.flatten(1).scatter(1, groups, True).view_as(clean.mask)
+        value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
+        return Change(mask, torch.where(mask, value.float(), 0.0))
+
     def _after(self, kept: Change, images: Images, it: Tensor, noise: Noise) -> Change:
         """A random change of what is kept."""
         points, channels = kept.mask[0].numel(), images.x.shape[1]
@@ -119,7 +127,7 @@ class ClusterRS(Stepwise[State]):
 
         strength = _at(kept.value, old).abs().amax(1)
         learnt = (coin[:, 1] < LEARNT) & some
-        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), self.budget.eps * WEAKEST ** coin[:, 2])
+        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), self.budget.eps * WEAKEST ** (2 * coin[:, 2] - 1))
         sign, wiggle = colour.chunk(2, 1)
         fresh = strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
         copy = (coin[:, 3] < COPY) & (side == 1)
