@@ -119,18 +119,20 @@ class ClusterRS(Stepwise[State]):
     def _after(self, kept: Change, images: Images, it: Tensor, noise: Noise) -> Change:
         """A random change of what is kept."""
         points, channels = kept.mask[0].numel(), images.x.shape[1]
-        place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 5)
+        place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 4)
         side, some = self._side(it), kept.mask.flatten(1).any(1)
-        tune = (coin[:, 0] < TUNE) & (side == 1) & some
+        fine = (side == 1) & (it >= self.coarse / 2 * self.queries)
+        tune = (coin[:, 0] < TUNE) & fine & some
         old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
-        new = self._place(place, kept, images, side)
+        new = self._place(place, kept, images, fine)
 
         strength = _at(kept.value, old).abs().amax(1)
         learnt = (coin[:, 1] < LEARNT) & some
-        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), self.budget.eps * WEAKEST ** (2 * coin[:, 2] - 1))
+        any_strength = self.budget.eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
+        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), any_strength)
         sign, wiggle = colour.chunk(2, 1)
         fresh = strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
-        copy = (coin[:, 3] < COPY) & (side == 1)
+        copy = (coin[:, 3] < COPY) & fine
         around = _at(_around(kept.value) / _around(kept.mask.float()).clamp(min=1e-3), new)
         copy &= (around != 0).any(1)
         model = torch.where(tune[:, None], _at(kept.value, old), around)  # the colour to vary
@@ -144,12 +146,12 @@ class ClusterRS(Stepwise[State]):
         value = torch.where(added, value, kept.value).clamp(images.low - images.x, images.high - images.x)
         return Change(mask, torch.where(mask, value, 0.0))
 
-    def _place(self, draw: Tensor, kept: Change, images: Images, side: Tensor) -> Tensor:
+    def _place(self, draw: Tensor, kept: Change, images: Images, fine: Tensor) -> Tensor:
         """(B,), the first corner of what is to change: a free point, single ones mostly beside changed ones."""
         free = ~kept.mask if images.usable is None else ~kept.mask & images.usable
         near = (_around(kept.mask.float()) * free).flatten(1)
         near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
-        share = torch.where(side == 1, 1 - ANYWHERE, 0.0)[:, None]
+        share = torch.where(fine, 1 - ANYWHERE, 0.0)[:, None]
         race = draw.log() / ((1 - share) / near.shape[1] + share * near)  # the largest: drawn with these weights
         race = torch.where(free.flatten(1), race, -1e30 * (2 - draw))  # none is free: one that is changed already
         if images.usable is not None:
