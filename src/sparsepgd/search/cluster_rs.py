@@ -2,8 +2,8 @@
 
 Sparse-RS draws places all over the image and values at the ends of the box. Models trained against l0 ignore such
 values; what fools them within k pixels are small clusters of like colours, each a moderate step from the clean one.
-So here squares of one colour come first, and single points later; a point comes mostly beside others and takes their
-colour; how large changes are is learnt from those that stayed. Every point that is asked about is within the budget.
+So here squares of one colour come first, single points later, many of them beside others and with their colour; how
+strong changes are is learnt from those that stayed. All that the model is asked about is within the budget.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparsepgd.search.rs_moves import corners, draw_parts, free_groups
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
-ANYWHERE = 0.5  # of the single points; the others come beside points that are changed already
+ANYWHERE = 0.5  # of the late points; the others come beside points that are changed already
 COPY = 0.5  # of the points with such neighbours take their colour
-TUNE = 0.2  # of the single changes alter the colour of a point, not its place
+TUNE = 0.2  # of the late changes alter the colour of a point, not its place
 LEARNT = 0.7  # of the new colours are as strong as one that stayed; the others have any strength
 WEAKEST = 0.1  # of eps
 
@@ -120,34 +120,36 @@ class ClusterRS(Stepwise[State]):
         """A random change of what is kept."""
         points, channels = kept.mask[0].numel(), images.x.shape[1]
         place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 4)
-        side, some = self._side(it), kept.mask.flatten(1).any(1)
+        side = self._side(it)
         fine = (side == 1) & (it >= self.coarse / 2 * self.queries)
-        tune = (coin[:, 0] < TUNE) & fine & some
+        tune = (coin[:, 0] < TUNE) & fine & kept.mask.flatten(1).any(1)
         old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
         new = self._place(place, kept, images, fine)
-
-        strength = _at(kept.value, old).abs().amax(1)
-        learnt = (coin[:, 1] < LEARNT) & some
-        any_strength = self.budget.eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
-        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), any_strength)
-        sign, wiggle = colour.chunk(2, 1)
-        fresh = strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
-        copy = (coin[:, 3] < COPY) & fine
-        around = _at(_around(kept.value) / _around(kept.mask.float()).clamp(min=1e-3), new)
-        copy &= (around != 0).any(1)
-        model = torch.where(tune[:, None], _at(kept.value, old), around)  # the colour to vary
-        varied = model + model.abs().amax(1, keepdim=True) * (wiggle - 0.5)
-        value = torch.where((tune | copy)[:, None], varied, fresh)[:, :, None, None]
-
         added = _square(torch.where(tune, old, new), side, kept.mask)
         if images.usable is not None:
             added &= images.usable
         mask = (kept.mask | added) & ~self._dropped(kept.mask, added, old, other)
+
+        shown = _at(kept.value, old)
+        fresh, wiggle = self._fresh(shown.abs().amax(1), colour, coin)
+        around = _at(_around(kept.value) / _around(kept.mask.float()).clamp(min=1e-3), new)
+        copy = (coin[:, 3] < COPY) & fine & (around != 0).any(1)
+        near = torch.where(tune[:, None], shown, around)
+        near = near + near.abs().amax(1, keepdim=True) * wiggle
+        value = torch.where((tune | copy)[:, None], near, fresh)[:, :, None, None]
         value = torch.where(added, value, kept.value).clamp(images.low - images.x, images.high - images.x)
-        return Change(mask, torch.where(mask, value, 0.0))
+        return Change(mask, torch.where(mask, value.float(), 0.0))
+
+    def _fresh(self, strength: Tensor, colour: Tensor, coin: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C) each: a new colour, mostly about as strong as one that stayed (0: none did), and a variation."""
+        sign, wiggle = colour.chunk(2, 1)
+        learnt = (coin[:, 1] < LEARNT) & (strength > 0)
+        free = self.budget.eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
+        strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), free)
+        return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0), wiggle - 0.5
 
     def _place(self, draw: Tensor, kept: Change, images: Images, fine: Tensor) -> Tensor:
-        """(B,), the first corner of what is to change: a free point, single ones mostly beside changed ones."""
+        """(B,), the first corner of what is to change: a free point, later often beside changed ones."""
         free = ~kept.mask if images.usable is None else ~kept.mask & images.usable
         near = (_around(kept.mask.float()) * free).flatten(1)
         near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
