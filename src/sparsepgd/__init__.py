@@ -6,7 +6,7 @@ from sparsepgd.evaluation.curves import SmallestK, accuracy_over_steps, smallest
 from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.search import Attack, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
+from sparsepgd.search import Attack, ClusterRS, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.threat import Budget, Columns, Features, Frame, Groups, Patches, Pattern, Pixels, Rows, Shape
 from sparsepgd.training import train
 
@@ -16,6 +16,7 @@ __all__ = [
     "Attack",
     "AutoAttack",
     "Budget",
+    "ClusterRS",
     "Columns",
     "Data",
     "Engine",

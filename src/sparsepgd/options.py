@@ -17,7 +17,7 @@ from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.evaluation.listings import Choice
 from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.search import Attack, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
+from sparsepgd.search import Attack, ClusterRS, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.search.ensemble import Version
 from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
 
@@ -39,14 +39,26 @@ BASELINES: dict[str, Any] = {
     "sparse-fool": baselines.SparseFool,
 }
 BLACK_BOXES = tuple(name for name, kind in BASELINES.items() if not kind.needs_gradient)
-ATTACKS = ("anneal", "saa+", "saa", "spgd", "spgd-unprojected", "spgd-projected", "spgd-random", "rs", *BASELINES)
+ATTACKS = (
+    "anneal",
+    "saa+",
+    "saa",
+    "spgd",
+    "spgd-unprojected",
+    "spgd-projected",
+    "spgd-random",
+    "rs",
+    "cluster-rs",
+    *BASELINES,
+)
 OTHERS = ", ".join(f"{package}:NAME" for package in outside.PACKAGES)  # attacks of other packages
-COMPARED = ("anneal", "spgd-unprojected", "spgd-projected", "rs", *BASELINES)
+COMPARED = ("anneal", "spgd-unprojected", "spgd-projected", "rs", "cluster-rs", *BASELINES)
 PRESETS = ("quick", "paper")
 # of one attempt, so that an attack has about so many passes, forwards and backwards together
 AT_COST: dict[str, Callable[[Budget, int], Any]] = {
     "anneal": lambda budget, passes: SparseAnneal(budget, passes // 2),
     "rs": lambda budget, passes: SparseRS(budget, passes),
+    "cluster-rs": lambda budget, passes: ClusterRS(budget, passes),
     "saa": lambda budget, passes: SparseAutoAttack(budget, max(passes // 6 - 1, 1), passes // 3),
     "saa+": lambda budget, passes: _standard(budget, passes),
     "corner-search": baselines.CornerSearch.within,
@@ -126,8 +138,8 @@ def attack(
             budget, queries if name in BLACK_BOXES else steps, quantize=quantize
         )
         return baseline
-    if name == "rs":
-        return SparseRS(budget, queries, quantize=quantize)
+    if name in ("rs", "cluster-rs"):
+        return (SparseRS if name == "rs" else ClusterRS)(budget, queries, quantize=quantize)
     if name in ("saa", "saa+"):
         version: Version = "paper" if name == "saa" else "standard"
         return SparseAutoAttack(budget, steps, queries, version=version, quantize=quantize)

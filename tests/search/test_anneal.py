@@ -307,7 +307,7 @@ def test_no_more_groups_than_a_search_that_stops_at_the_first_success(pattern: s
 def test_patches_become_fewer_where_one_suffices() -> None:
     weight, x, best = linear.planted(sp.Budget(k=1, pattern=sp.Patches(3)))
     model = Linear(weight, -float(((x * weight).flatten(1).sum(1) + best).min()) + 0.5)
-    attack = sp.SparseAnneal(sp.Budget(k=3, pattern=sp.Patches(3)), 120, early_stop=False)
+    attack = sp.SparseAnneal(sp.Budget(k=3, pattern=sp.Patches(3)), 240, early_stop=False)
     result = attack(model, x, torch.zeros(4, dtype=torch.int64))
     assert bool(result.fooled.all())
     assert result.groups.tolist() == [1, 1, 1, 1]

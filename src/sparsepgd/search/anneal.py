@@ -181,10 +181,13 @@ class SparseAnneal(Stepwise[State]):
         habit, number = habit_of(threat), state.cycle.number + 1
         (short, long), (narrow, wide) = habit.lengths, habit.widths
         draws, start = noise.uniform(Stream.PROPOSAL, images.index, number, (6,)).unbind(1), number < habit.starts
-        fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draws[5])).long().clamp(min=1)
+        k = state.limit
+        if not (self.early_stop or threat.overlapping):
+            fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[5])).long()
+            k = torch.where(k < self.budget.k, fewer, k)
         return Cycle(
             number,
-            k=torch.where(state.limit < self.budget.k, fewer, state.limit),  # with early stop the limit stays
+            k=k.clamp(min=1),
             t=torch.zeros_like(number),
             length=torch.where(start | (draws[0] < 0.5), long, short),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),

@@ -54,8 +54,7 @@ def run(
     stepper: Stepper[Slots[S]] = Stepper(
         Step(search, quick, threat, noise, search.keeps), bool(engine.graphs), engine.meter
     )
-    exact = engine.precision in (None, "fp32") and not engine.compile
-    table = Table(search, oracle, threat, noise, waiting, stepper, slots, exact)
+    table = Table(search, oracle, threat, noise, waiting, stepper, slots)
     pace = Pace(LONGEST if table.apart else 1)
     total, done = len(waiting.x) * search.evaluations, 0
     while table.fill(pace.horizon):
@@ -107,7 +106,6 @@ class Table(Generic[S]):
     waiting: Waiting
     stepper: Stepper[Slots[S]]
     slots: int
-    exact: bool = False  # whether the search asks the model as the verdict does, so that no success will be denied
 
     def __post_init__(self) -> None:
         self.apart = waits_for_host(self.threat.kernel.device)
@@ -163,7 +161,7 @@ class Table(Generic[S]):
         assert now is not None
         taken = now.images.row >= 0
         leaves = ((now.step >= self.search.evaluations) | (now.best.fooled & self.search.early_stop)) & taken
-        if self.search.keeps == "latest" and not self.exact:
+        if self.search.keeps == "latest":
             self._secure(now)
         gone = self._survey(now, taken & ~leaves)
         if gone:
