@@ -56,6 +56,11 @@ def test_figures_on_how_to_read_numbers_are_those_of_the_record() -> None:
     assert done.returncode == 0, "run python benchmarks/interpreting.py"
 
 
+def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/anneal.py", "page", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python benchmarks/anneal.py page"
+
+
 def test_the_scales_of_the_page_are_those_of_the_code() -> None:
     text = (DOCS / "reproducing.md").read_text().replace(",", "")
     for scale in SCALES.values():

@@ -140,14 +140,15 @@ class SparseAnneal(Stepwise[State]):
         assert seen.gradient is not None
         g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
         solved = self._within(state) & seen.fooled
-        state = self._remember(threat, state, seen)
+        rising = self._within(state) & (seen.loss > state.margin)
+        state = self._remember(threat, state, seen, rising)
         if not self.early_stop:
             state = self._with_fewer(threat, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
         cycle = choose(
             over, self._next(threat, images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1)
         )
-        again = self._disturb(threat, images, state, cycle, g, noise)
+        again = self._disturb(threat, images, state, cycle, g, rising & ~solved, noise)
         now = choose(over, again, self._ascend(threat, images, state, g, noise))
         now, count = self._support(threat, images, now, cycle, noise)
         return dataclasses.replace(state, now=now, count=count, cycle=cycle)
@@ -156,9 +157,8 @@ class SparseAnneal(Stepwise[State]):
         """(B,) bool: whether the point is within the limit, and not the clean image."""
         return (state.count > 0) & (state.count <= state.limit)
 
-    def _remember(self, threat: Threat, state: State, seen: Evaluation) -> State:
-        """The point becomes the best one, if it is."""
-        better = self._within(state) & (seen.loss > state.margin)
+    def _remember(self, threat: Threat, state: State, seen: Evaluation, better: Tensor) -> State:
+        """Where it is better, (B,) bool, the point becomes the best one."""
         return dataclasses.replace(
             state,
             best=choose(better, state.now, state.best),
@@ -196,13 +196,17 @@ class SparseAnneal(Stepwise[State]):
             barred=habit.barred * draws[4],
         )
 
-    def _disturb(self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, noise: Noise) -> Point:
-        """Where the cycle begins."""
+    def _disturb(
+        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, rising: Tensor, noise: Noise
+    ) -> Point:
+        """Where the cycle begins. Groups that overlap stay if the last cycle was still rising, (B,) bool, when it
+        ended."""
         if threat.overlapping:
             v = state.best.v
             if not self.early_stop:  # the best point may have more groups than the search goes on with
                 v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, cycle.k, self.budget.k)
             point = Point(*moved(threat, images, state.best.delta, v, g, cycle.number, noise))
+            point = choose(rising, state.best, point)
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
