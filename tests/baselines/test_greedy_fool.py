@@ -89,7 +89,7 @@ def test_the_reduction_only_takes_pixels_away() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"steps": 0}, {"pace": 0}, {"magnitudes": 0}, {"reductions": 0}, {"loss": "dlr"}]
+    "arguments", [{"steps": 0}, {"pace": 0}, {"magnitudes": 0}, {"reductions": 0}, {"loss": "hinge"}]
 )
 def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):

@@ -23,7 +23,7 @@ from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.search import SparseAnneal, SparsePGD, SparseRS
+from sparsepgd.search import ClusterRS, SparseAnneal, SparsePGD, SparseRS
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows
 from sparsepgd.threat import Budget
 
@@ -35,7 +35,7 @@ VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
 TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images more that matter
 SHARE = 25  # passes of the run for each of the trial, at least
-ATTACKS = (SparseRS, *(getattr(baselines, name) for name in baselines.__all__))
+ATTACKS = (SparseRS, ClusterRS, *(getattr(baselines, name) for name in baselines.__all__))
 BLACK_BOX = tuple(kind(Budget(k=1)).name for kind in ATTACKS if not kind.needs_gradient)  # how their names begin
 
 
