@@ -184,7 +184,7 @@ def test_attacks_are_compared_across_runs() -> None:
 
 
 def test_black_boxes_are_those_that_need_no_gradient() -> None:
-    assert set(BLACK_BOX) == {"sparse-rs", "corner-search", "one-pixel"}
+    assert set(BLACK_BOX) == {"sparse-rs", "cluster-rs", "corner-search", "one-pixel"}
 
 
 def test_notices_are_part_of_the_record() -> None:
