@@ -9,7 +9,7 @@
 The attacks are those of minimum_norm_attacks.py; what the model is asked is counted around it, outside of them. Every
 image they return is put into [0, 1] and judged here, by a forward pass in float32 without TF32; its size is the number
 of pixels, or features, that are not bit for bit those of the clean image. An attack that fails is noted and left out.
-adv-lib and foolbox are taken from wherever Python finds them (PYTHONPATH=src:.carry/rivals).
+adv-lib and foolbox are taken from wherever Python finds them.
 """
 
 import argparse
