@@ -43,8 +43,8 @@ class SparseAutoAttack:
     """A cascade of attacks, each on the survivors of those before.
 
     ``version``: "paper" is the paper's cascade (saa): sPGD unprojected, sPGD projected, Sparse-RS. "standard" (saa+)
-    begins with SparseAnneal, which is much stronger on l0-trained models and at least as strong on others; `steps` are
-    its steps, sPGD has a fixed share of them, and `queries` are those of Sparse-RS.
+    begins with SparseAnneal, which is much stronger on l0-trained models; `steps` are its steps,
+    sPGD has a fixed share of them, and `queries` are those of Sparse-RS.
     ``attacks`` takes the place of them all: anything with the call shape of an attack and a name.
     ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, as many steps for each class as for
     untargeted sPGD; it is off because untargeted sPGD is the stronger one in the paper. Every member gets the same
