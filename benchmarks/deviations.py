@@ -63,7 +63,7 @@ class Variant(sp.SparsePGD):
             g = torch.where((state.n < 0).view(-1, 1, 1, 1), 0, g)
         g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
         g_w = threat.gather(g * p) * s * (1 - s)
-        p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
+        p = images.clip(p + self.alpha * self.budget.eps * g_p.sign())
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         move = self._beta(threat) * torch.where(norm >= self.gamma, g_w / norm, 0)
         stuck = (state.n >= self.tolerance).view(-1, 1, 1, 1)

@@ -42,7 +42,7 @@ class Decomposed(SparsePGD):
         g_m = threat.gather(g * state.p)
         norm = g_m.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_m / norm, 0)
-        p = self._into_box(state.p + self.alpha * self.budget.eps * (g * threat.expand(state.v)).sign(), images)
+        p = images.clip(state.p + self.alpha * self.budget.eps * (g * threat.expand(state.v)).sign())
         m = threat.top_k((state.v + self._beta(threat) * d).sigmoid(), images.usable)  # scores must not be negative
         return State(p, m, m, state.n)
 

@@ -21,7 +21,7 @@ from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Aim, Images, Keeps
-from sparsepgd.search.moves import moved, placed
+from sparsepgd.search.moves import column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
@@ -29,7 +29,7 @@ from sparsepgd.threat import Threat
 
 @dataclass(frozen=True)
 class Habit:
-    """How cycles are made. Chosen on held-out training images; docs/anneal.md shows what each choice gives."""
+    """How cycles are made; the values were chosen on held-out training images."""
 
     starts: int  # cycles that begin at the clean image, with first steps of size, 2 size, 4 size, ... of eps
     size: float
@@ -211,13 +211,13 @@ class SparseAnneal(Stepwise[State]):
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
         start = (cycle.number < habit_of(threat).starts) & (state.limit == self.budget.k)
-        return choose(start, _clean(threat, images), Point(into_box(point.delta, images), point.v))
+        return choose(start, _clean(threat, images), Point(images.clip(point.delta), point.v))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
         size = self.budget.eps * cycle.size * habit_of(threat).decay ** (cycle.t / cycle.length)
-        delta = into_box(now.delta + column(size) * direction(threat, g), images)
+        delta = images.clip(now.delta + column(size) * direction(threat, g))
         if not threat.overlapping:
             return Point(delta, now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
@@ -257,17 +257,3 @@ def direction(threat: Threat, g: Tensor) -> Tensor:
         return g / largest(g)
     weight = threat.gather(g.abs())
     return g.sign() * threat.expand(weight / largest(weight))
-
-
-def largest(values: Tensor) -> Tensor:
-    """(B, 1, 1, 1), the largest size of a value of each image, and not 0."""
-    return column(values.flatten(1).abs().amax(1).clamp(min=torch.finfo(values.dtype).tiny))
-
-
-def column(values: Tensor) -> Tensor:
-    """(B,) -> (B, 1, 1, 1)."""
-    return values.view(-1, 1, 1, 1)
-
-
-def into_box(delta: Tensor, images: Images) -> Tensor:
-    return delta.clamp((images.low - images.x).float(), (images.high - images.x).float())

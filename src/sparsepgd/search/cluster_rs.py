@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
@@ -96,9 +97,7 @@ class ClusterRS(Stepwise[State]):
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
         better = torch.where(seen.fooled == state.fooled, seen.loss >= state.loss, seen.fooled)
-        pick = better[:, None, None, None]
-        mask = torch.where(pick, state.tried.mask, state.kept.mask)
-        kept = Change(mask, torch.where(pick, state.tried.value, state.kept.value))
+        kept = choose(better, state.tried, state.kept)
         loss = torch.where(better, seen.loss.to(state.loss.dtype), state.loss)
         fooled = torch.where(better, seen.fooled, state.fooled)
         return State(kept, loss, fooled, self._after(kept, images, step + 1, noise))

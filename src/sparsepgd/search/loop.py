@@ -57,6 +57,10 @@ class Images:
         low, high = threat.box(now.x, now.allowed, quantize)
         return cls(now.x, now.y, now.label, now.clean_loss, now.index, now.row, low, high, now.usable)
 
+    def clip(self, p: Tensor) -> Tensor:
+        """The change p (B, C, H, W), so that the image stays in its box."""
+        return p.clamp((self.low - self.x).to(p.dtype), (self.high - self.x).to(p.dtype))
+
     def render(self, p: Tensor, mask: Tensor, quantize: bool) -> Tensor:
         """x + p where the mask is set, x itself elsewhere; inside the box, and on the 8-bit grid if asked for."""
         moved = self.x + p.to(self.x.dtype)

@@ -50,9 +50,9 @@ def attraction(threat: Threat, images: Images, g: Tensor, draw: Tensor, noise: N
     """(B, *grid): the largest of these is a place drawn by its gain, what a group there could add to first order."""
     room = torch.where(g > 0, images.high - images.x, images.x - images.low)
     gain = threat.gather(g.abs() * room.to(g.dtype))
-    gain = gain / gain.flatten(1).amax(1).clamp(min=torch.finfo(gain.dtype).tiny).view(-1, 1, 1, 1)
     chance = noise.uniform(Stream.PLACE, images.index, draw, threat.grid)
-    return (SHARPNESS * gain).exp() / -chance.log()  # an exponential race, won in proportion to the numerators
+    pull = (SHARPNESS * (gain / largest(gain))).exp()
+    return pull / -chance.log()  # an exponential race, won in proportion to the numerators
 
 
 def shift(start: Tensor, draw: Tensor, places: int, side: int) -> Tensor:
@@ -68,3 +68,13 @@ def rolled(values: Tensor, down: Tensor, right: Tensor) -> Tensor:
     j = (torch.arange(width, device=values.device) - right[:, None]) % width
     values = values.gather(2, i[:, None, :, None].expand(count, channels, height, width))
     return values.gather(3, j[:, None, None, :].expand(count, channels, height, width))
+
+
+def largest(values: Tensor) -> Tensor:
+    """(B, 1, 1, 1), the largest size of a value of each image, and not 0."""
+    return column(values.flatten(1).abs().amax(1).clamp(min=torch.finfo(values.dtype).tiny))
+
+
+def column(values: Tensor) -> Tensor:
+    """(B,) -> (B, 1, 1, 1)."""
+    return values.view(-1, 1, 1, 1)

@@ -96,7 +96,7 @@ class SparsePGD(Stepwise[State]):
         p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)
         w = noise.normal(Stream.MASK, images.index, 0, threat.grid)
         v = threat.top_k(w.sigmoid(), images.usable)
-        return State(self._into_box(p, images), w, v, torch.zeros_like(images.y))
+        return State(images.clip(p), w, v, torch.zeros_like(images.y))
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.p, threat.expand(state.v), self.quantize)
@@ -118,7 +118,7 @@ class SparsePGD(Stepwise[State]):
         g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
         g_w = threat.gather(g * p) * s * (1 - s)
 
-        p = self._into_box(p + self.alpha * self.budget.eps * g_p.sign(), images)
+        p = images.clip(p + self.alpha * self.budget.eps * g_p.sign())
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
         move = self._beta(threat) * d
@@ -141,7 +141,3 @@ class SparsePGD(Stepwise[State]):
         scale = self.beta_scale or ("grid" if self.gradient == "unprojected" else "image")
         height, width = threat.shape[1:] if scale == "image" else threat.grid[1:]
         return self.beta * math.sqrt(height * width)
-
-    @staticmethod
-    def _into_box(p: Tensor, images: Images) -> Tensor:
-        return p.clamp((images.low - images.x).to(p.dtype), (images.high - images.x).to(p.dtype))
