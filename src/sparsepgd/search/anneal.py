@@ -31,8 +31,9 @@ from sparsepgd.threat import Threat
 class Habit:
     """How cycles are made; the values were chosen on held-out training images."""
 
-    starts: int  # cycles that begin at the clean image, with first steps of size, 2 size, 4 size, ... of eps
-    size: float
+    starts: int  # cycles that begin at the clean image
+    size: float  # the first step of the first of them, as a share of eps,
+    growth: float  # and by how much that of each further one is larger
     span: float  # later first steps: that of the start which found the best point, times 1 / span to span
     decay: float  # the last step of a cycle as a share of its first
     lengths: tuple[int, int]  # steps of a cycle, drawn evenly; the larger for starts
@@ -42,8 +43,8 @@ class Habit:
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
 
 
-ANNEALED = Habit(starts=3, size=0.1, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
-MOVED = Habit(starts=1, size=0.2, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
+ANNEALED = Habit(starts=3, size=0.1, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
+MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
 PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
@@ -191,7 +192,7 @@ class SparseAnneal(Stepwise[State]):
             t=torch.zeros_like(number),
             length=torch.where(start | (draws[0] < 0.5), long, short),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),
-            size=torch.where(start, habit.size * 2.0**number, state.size * habit.span ** (2 * draws[2] - 1)),
+            size=torch.where(start, habit.size * habit.growth**number, state.size * habit.span ** (2 * draws[2] - 1)),
             noise=habit.noise * draws[3],
             barred=habit.barred * draws[4],
         )
