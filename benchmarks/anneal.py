@@ -48,7 +48,9 @@ ATTACKS: dict[str, Make] = {
     "spgd-unprojected": lambda budget, steps: sp.SparsePGD(budget, steps, "unprojected"),
     "spgd-projected": lambda budget, steps: sp.SparsePGD(budget, steps, "projected"),
     "sparse-rs": sp.SparseRS,
+    "cluster-rs": sp.ClusterRS,
     "saa": lambda budget, steps: sp.SparseAutoAttack(budget, steps, steps),
+    "saa+": lambda budget, steps: sp.SparseAutoAttack(budget, steps, steps, version="standard"),
     "sigma-zero": baselines.SigmaZero,
     "l1-apgd": lambda budget, steps: baselines.L1APGD(budget, steps),
     "cw-l0": lambda budget, steps: baselines.CWL0.quick(budget),
@@ -68,11 +70,12 @@ ABLATION: dict[str, dict[str, Any]] = {
     "at most 20 k groups": {"widths": (3.0, 20.0)},
     "restarts instead of cycles from the best point": {"RESTART": True},
     "one start instead of three": {"starts": 1},
-    "one step size: 0.1": {"starts": 1, "span": 1.0},
-    "steps of 0.4 from the start": {"starts": 1, "size": 0.4},
+    "one step size: 0.12": {"starts": 1, "span": 1.0},
+    "one start, with steps of 0.5": {"starts": 1, "size": 0.5},
     "steps shrink to a fifth": {"decay": 0.2},
-    "short cycles: 5 and 10 steps": {"lengths": (5, 10)},
-    "long cycles: 20 and 40 steps": {"lengths": (20, 40)},
+    "cycles of 5 steps": {"length": 5},
+    "cycles of 20 steps": {"length": 20},
+    "what is clipped is forgotten": {"CLIP": True},
     "no groups barred": {"barred": 0.0},
     "no noise": {"noise": 0.0},
     "the sign of the gradient": {"DIRECTION": lambda threat, g: g.sign()},
@@ -218,7 +221,7 @@ def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[
 def changed(other: dict[str, Any]) -> Iterator[None]:
     """search/anneal.py with another habit, or with another choice that is none of its settings, for a while."""
     attack: Any = sp.SparseAnneal
-    before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb
+    before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb, attack._ascend
     try:
         anneal.ANNEALED = dataclasses.replace(before[0], **{key: other[key] for key in other if key.islower()})
         anneal.direction = other.get("DIRECTION", anneal.direction)
@@ -228,9 +231,16 @@ def changed(other: dict[str, Any]) -> Iterator[None]:
             )
         if "RESTART" in other:
             attack._disturb = lambda self, threat, images, *_: anneal._clean(threat, images)
+        if "CLIP" in other:
+
+            def clipped(self: Any, threat: Any, images: Any, *rest: Any) -> anneal.Point:
+                point: anneal.Point = before[4](self, threat, images, *rest)
+                return dataclasses.replace(point, delta=images.clip(point.delta))
+
+            attack._ascend = clipped
         yield
     finally:
-        anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb = before
+        anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb, attack._ascend = before
 
 
 def ablation(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:

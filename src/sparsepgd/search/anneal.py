@@ -36,22 +36,27 @@ class Habit:
     growth: float  # and by how much that of each further one is larger
     span: float  # later first steps: that of the start which found the best point, times 1 / span to span
     decay: float  # the last step of a cycle as a share of its first
-    lengths: tuple[int, int]  # steps of a cycle, drawn evenly; the larger for starts
+    length: int  # steps of a cycle
     widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
     hold: float = 0.6  # the share of its steps after which it has come down to k groups
     noise: float = 0.0  # the largest uniform noise that is added to the best point
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
 
 
-ANNEALED = Habit(starts=3, size=0.1, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
-MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
+ANNEALED = Habit(
+    starts=3, size=0.12, growth=2.0, span=1.5, decay=0.5, length=10, widths=(3.0, 40.0), noise=0.04, barred=0.2
+)
+MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The clean image, changed by delta on the groups v."""
+    """The clean image, changed by delta on the groups v, and then clipped to the range of images.
+
+    What is clipped stays in delta, within eps: it shows how far the steps would have gone, and groups are ranked by it.
+    """
 
     delta: Tensor  # (B, C, H, W), 0 outside the groups
     v: Tensor  # (B, *grid), 0 or 1
@@ -120,7 +125,7 @@ class SparseAnneal(Stepwise[State]):
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         habit, clean = habit_of(threat), _clean(threat, images)
-        length = min(max(habit.lengths), self.steps - 1)
+        length = min(habit.length, self.steps - 1)
         whole = self.early_stop or threat.overlapping
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(habit.widths), number + habit.size
@@ -144,7 +149,7 @@ class SparseAnneal(Stepwise[State]):
         rising = self._within(state) & (seen.loss > state.margin)
         state = self._remember(threat, state, seen, rising)
         if not self.early_stop:
-            state = self._with_fewer(threat, state, solved)
+            state = self._with_fewer(threat, images, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
         cycle = choose(
             over, self._next(threat, images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1)
@@ -167,9 +172,9 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(better & (state.cycle.number < habit_of(threat).starts), state.cycle.size, state.size),
         )
 
-    def _with_fewer(self, threat: Threat, state: State, solved: Tensor) -> State:
+    def _with_fewer(self, threat: Threat, images: Images, state: State, solved: Tensor) -> State:
         """In a search for the fewest groups: after a success, (B,) bool, the search goes on from it with fewer."""
-        used = ((threat.gather(state.now.delta.abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
+        used = ((threat.gather(images.clip(state.now.delta).abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
         return dataclasses.replace(
             state,
             best=choose(solved, state.now, state.best),
@@ -180,21 +185,21 @@ class SparseAnneal(Stepwise[State]):
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         habit, number = habit_of(threat), state.cycle.number + 1
-        (short, long), (narrow, wide) = habit.lengths, habit.widths
-        draws, start = noise.uniform(Stream.PROPOSAL, images.index, number, (6,)).unbind(1), number < habit.starts
+        (narrow, wide), start = habit.widths, number < habit.starts
+        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
         k = state.limit
         if not (self.early_stop or threat.overlapping):
-            fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[5])).long()
+            fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[4])).long()
             k = torch.where(k < self.budget.k, fewer, k)
         return Cycle(
             number,
             k=k.clamp(min=1),
             t=torch.zeros_like(number),
-            length=torch.where(start | (draws[0] < 0.5), long, short),
-            width=torch.where(start, wide, narrow * (wide / narrow) ** draws[1]),
-            size=torch.where(start, habit.size * habit.growth**number, state.size * habit.span ** (2 * draws[2] - 1)),
-            noise=habit.noise * draws[3],
-            barred=habit.barred * draws[4],
+            length=torch.full_like(number, habit.length),
+            width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
+            size=torch.where(start, habit.size * habit.growth**number, state.size * habit.span ** (2 * draws[1] - 1)),
+            noise=habit.noise * draws[2],
+            barred=habit.barred * draws[3],
         )
 
     def _disturb(
@@ -210,7 +215,8 @@ class SparseAnneal(Stepwise[State]):
             point = choose(rising, state.best, point)
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
-            point = Point(state.best.delta + self.budget.eps * column(cycle.noise) * spread, state.best.v)
+            delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
+            point = Point(delta, state.best.v)
         start = (cycle.number < habit_of(threat).starts) & (state.limit == self.budget.k)
         return choose(start, _clean(threat, images), Point(images.clip(point.delta), point.v))
 
@@ -218,17 +224,18 @@ class SparseAnneal(Stepwise[State]):
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
         size = self.budget.eps * cycle.size * habit_of(threat).decay ** (cycle.t / cycle.length)
-        delta = images.clip(now.delta + column(size) * direction(threat, g))
+        delta = now.delta + column(size) * direction(threat, g)
         if not threat.overlapping:
-            return Point(delta, now.v)
+            return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
-        return choose(state.count > 0, Point(delta * threat.expand(now.v), now.v), first)
+        return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
 
     def _support(
         self, threat: Threat, images: Images, point: Point, cycle: Cycle, noise: Noise
     ) -> tuple[Point, Tensor]:
         """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others,
-        those of the largest change are kept, fewer and fewer until they are k, without some that are barred."""
+        those with the largest product of delta and delta clipped are kept, fewer and fewer until they are k, without
+        some that are barred."""
         if threat.overlapping:
             return point, point.v.flatten(1).sum(1).long()
         habit = habit_of(threat)
@@ -236,7 +243,7 @@ class SparseAnneal(Stepwise[State]):
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(habit.widths) * self.budget.k)
-        v = threat.top_k(threat.gather(point.delta**2) * free, images.usable, count, most)
+        v = threat.top_k(threat.gather(point.delta * images.clip(point.delta)) * free, images.usable, count, most)
         return Point(point.delta * (threat.expand(v) > 0), v), count
 
 
