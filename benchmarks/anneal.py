@@ -52,7 +52,7 @@ ATTACKS: dict[str, Make] = {
     "saa": lambda budget, steps: sp.SparseAutoAttack(budget, steps, steps),
     "saa+": lambda budget, steps: sp.SparseAutoAttack(budget, steps, steps, version="standard"),
     "sigma-zero": baselines.SigmaZero,
-    "l1-apgd": lambda budget, steps: baselines.L1APGD(budget, steps),
+    "l1-apgd": lambda budget, passes: baselines.L1APGD(budget, passes // 2, targets=0),
     "cw-l0": lambda budget, steps: baselines.CWL0.quick(budget),
 }
 PATTERNS: dict[str, sp.Budget] = {
