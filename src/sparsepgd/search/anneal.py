@@ -36,7 +36,7 @@ class Habit:
     growth: float  # and by how much that of each further one is larger
     span: float  # later first steps: that of the start which found the best point, times 1 / span to span
     decay: float  # the last step of a cycle as a share of its first
-    length: int  # steps of a cycle
+    lengths: tuple[int, int]  # steps of a cycle, drawn evenly; the smaller for starts
     widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
     hold: float = 0.6  # the share of its steps after which it has come down to k groups
     noise: float = 0.0  # the largest uniform noise that is added to the best point
@@ -44,9 +44,9 @@ class Habit:
 
 
 ANNEALED = Habit(
-    starts=3, size=0.12, growth=2.0, span=1.5, decay=0.5, length=10, widths=(3.0, 40.0), noise=0.04, barred=0.2
+    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.05, barred=0.2
 )
-MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
+MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
 PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
@@ -125,7 +125,7 @@ class SparseAnneal(Stepwise[State]):
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         habit, clean = habit_of(threat), _clean(threat, images)
-        length = min(habit.length, self.steps - 1)
+        length = min(min(habit.lengths), self.steps - 1)
         whole = self.early_stop or threat.overlapping
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(habit.widths), number + habit.size
@@ -185,8 +185,8 @@ class SparseAnneal(Stepwise[State]):
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         habit, number = habit_of(threat), state.cycle.number + 1
-        (narrow, wide), start = habit.widths, number < habit.starts
-        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
+        (short, long), (narrow, wide), start = habit.lengths, habit.widths, number < habit.starts
+        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (6,)).unbind(1)
         k = state.limit
         if not (self.early_stop or threat.overlapping):
             fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[4])).long()
@@ -195,7 +195,7 @@ class SparseAnneal(Stepwise[State]):
             number,
             k=k.clamp(min=1),
             t=torch.zeros_like(number),
-            length=torch.full_like(number, habit.length),
+            length=torch.where(start | (draws[5] < 0.5), short, long),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
             size=torch.where(start, habit.size * habit.growth**number, state.size * habit.span ** (2 * draws[1] - 1)),
             noise=habit.noise * draws[2],
