@@ -44,7 +44,7 @@ class Habit:
 
 
 ANNEALED = Habit(
-    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.05, barred=0.2
+    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, lengths=(10, 10), widths=(3.0, 40.0), noise=0.08, barred=0.2
 )
 MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
 PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
