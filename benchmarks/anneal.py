@@ -33,10 +33,10 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import baselines, zoo
-from sparsepgd.evaluation import rivals
-from sparsepgd.evaluation.curves import accuracy_over_queries
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.analysis.curves import accuracy_over_queries
+from sparsepgd.runs.identity import hardware
 from sparsepgd.search import anneal
+from sparsepgd.speed import rivals
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent

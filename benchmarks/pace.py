@@ -20,7 +20,7 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from records import RESULTS, Record, Records, file_of, hardware, listed, read, told, torch_version
 
 from sparsepgd.report.style import svg
-from sparsepgd.reproduce.curves import over
+from sparsepgd.reproduce.experiments.curves import over
 from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.show import grids
 from sparsepgd.tables import markdown

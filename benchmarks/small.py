@@ -28,8 +28,7 @@ from typing import Any
 
 import torch
 
-from sparsepgd import zoo
-from sparsepgd.evaluation import atomic
+from sparsepgd import atomic, zoo
 from sparsepgd.reproduce import Job, Number, Plan, recipe, scale
 from sparsepgd.reproduce.parts import Finished
 

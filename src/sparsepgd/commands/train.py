@@ -18,16 +18,15 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from sparsepgd import options, zoo
+from sparsepgd import atomic, options, zoo
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import bar, check_fit, device_named, err, out
+from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.data import NAMES as DATA
-from sparsepgd.evaluation.distributed import Workers, joined
-from sparsepgd.evaluation.sources import TRAINED, Data, load_data, load_model
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.search.noise import signed
+from sparsepgd.sources import TRAINED, Data, load_data, load_model
+from sparsepgd.sources.data import NAMES as DATA
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsepgd.analysis import sanity
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import counted, singular
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import sanity
-from sparsepgd.evaluation.chunks import decoded
-from sparsepgd.evaluation.folders import RECORD, load, load_adversarial
-from sparsepgd.evaluation.records import Notice, Record, Row
-from sparsepgd.evaluation.summary import counted, singular
+from sparsepgd.runs.chunks import decoded
+from sparsepgd.runs.folders import RECORD, load, load_adversarial
+from sparsepgd.runs.records import Record, Row
 from sparsepgd.threat import LEVELS, Groups, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from sparsepgd import atomic
+from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.folders import load, load_adversarial
-from sparsepgd.evaluation.records import Record, Strict, read
-from sparsepgd.evaluation.summary import counted, wilson
 from sparsepgd.report.entries import describe_budget, short_digest
+from sparsepgd.runs.folders import load, load_adversarial
+from sparsepgd.runs.records import Record, Strict, read
 
 HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
 

@@ -10,13 +10,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sparsepgd.evaluation.atomic import write
-from sparsepgd.evaluation.folders import dump, load, sha256
-from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import counted, wilson
+from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.atomic import write
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
+from sparsepgd.runs.folders import dump, load, sha256
+from sparsepgd.runs.records import Record
 
 ABSENT = "-"
 PAGE = "report.html"

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparsepgd.evaluation import atomic, identity, runs
-from sparsepgd.evaluation.records import About, Record
+from sparsepgd import atomic
 from sparsepgd.reproduce.scales import passes
 from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.runs import identity, runs
+from sparsepgd.runs.records import About, Record
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget, Pattern, Pixels

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsepgd import tables
-from sparsepgd.evaluation import atomic
+from sparsepgd import atomic, tables
 from sparsepgd.report.style import png, svg
 from sparsepgd.reproduce.paper import facts
 from sparsepgd.reproduce.parts import Number, Outcome, dump

@@ -15,15 +15,16 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from sparsepgd import atomic
+from sparsepgd.distributed import joined
 from sparsepgd.errors import ModelError, UnsupportedError
-from sparsepgd.evaluation import atomic, identity
-from sparsepgd.evaluation.distributed import joined
-from sparsepgd.evaluation.sources import as_tensors
 from sparsepgd.extras import needs
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.runs import identity
 from sparsepgd.search.noise import signed
+from sparsepgd.sources import as_tensors
 from sparsepgd.threat import Budget
 from sparsepgd.training import data as sources
 from sparsepgd.training import state as states
@@ -223,7 +224,7 @@ class _Keeper:
 
     def go_on(self) -> None:
         """From where the run was left to its end, the folder closed to others."""
-        from sparsepgd.evaluation.folders import Folder
+        from sparsepgd.runs.folders import Folder
 
         with ExitStack() as stack:
             stack.enter_context(Folder(self.folder).held() if self.run.team.first else nullcontext())

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from sparsepgd import atomic
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation import atomic, identity
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.runs import identity
 from sparsepgd.search import SparsePGD
 from sparsepgd.threat import Budget
 from sparsepgd.training.api import Trained

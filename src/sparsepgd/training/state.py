@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsepgd import atomic
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
-from sparsepgd.evaluation import atomic, identity
+from sparsepgd.runs import identity
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
 
