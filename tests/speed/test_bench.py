@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd.adapters import Outside, outside
 from sparsepgd.errors import SourceError
 from sparsepgd.speed import bench, rivals
 
@@ -121,27 +122,32 @@ def test_rivals_draw_under_their_seed_and_leave_the_global_generator_as_it_was(t
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("name", ["torchattacks SparseFool", "foolbox L0FMN", "adv-lib sigma-zero"])
-def test_attacks_of_installed_packages_leave_the_global_generator_as_it_was(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_attacks_of_installed_packages_are_called_by_name_and_leave_the_global_generator_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whichever of them is installed: the packages here are stand-ins that draw."""
-    draw = types.SimpleNamespace(
-        SparseFool=lambda model, **_: lambda x, y: torch.rand_like(x),
-        PyTorchModel=lambda *_, **__: None,
-        attacks=types.SimpleNamespace(L0FMNAttack=lambda steps: lambda model, x, y, epsilons: [torch.rand_like(x)]),
-        sigma_zero=lambda model, inputs, labels, num_steps: torch.rand_like(inputs),
-    )
+    """Whichever of them is installed: their classes are stand-ins that draw."""
+    names = ("SparseFool", "L0FMNAttack", "SaliencyMapMethod", "sigma_zero")
+    calls = []
+
+    def drawn(self: Outside, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        calls.append((self.name, self.steps))
+        return torch.rand_like(x)
+
+    module = types.SimpleNamespace(**{name: lambda steps=0, num_steps=0: None for name in names})
     monkeypatch.setattr(rivals.importlib.util, "find_spec", lambda _: True)
-    monkeypatch.setattr(rivals.importlib, "import_module", lambda _: draw)
+    monkeypatch.setattr(outside.importlib, "import_module", lambda _: module)
+    monkeypatch.setattr(Outside, "call", drawn)
     torch.rand(7)  # so that the state is none that a seed gives
-    attack, before = rivals.installed(3, 5)[name], torch.get_rng_state()
-    assert torch.equal(attack(MODEL, X, Y, 0), attack(MODEL, X, Y, 0))
-    assert torch.equal(torch.get_rng_state(), before)
+    before = torch.get_rng_state()
+    for attack in rivals.installed(3, 5).values():
+        assert torch.equal(attack(MODEL, X, Y, 0), attack(MODEL, X, Y, 0))
+        assert torch.equal(torch.get_rng_state(), before)
+    theirs = {"torchattacks:SparseFool": 10, "foolbox:L0FMNAttack": 5, "art:SaliencyMapMethod": None}
+    assert dict(calls) == {**theirs, "adv-lib:sigma_zero": 5}
 
 
 def test_a_result_of_others_is_cut_to_its_largest_pixels() -> None:
-    cut = rivals._projected(2, everything, MODEL, X, Y, 0)
+    cut = rivals._projected(Outside(sp.Budget(k=2), lambda model, x, y: 1 - x), MODEL, X, Y, 0)
     changed = (cut != X).any(1).flatten(1)
     assert bool((changed.sum(1) <= 2).all())
     size = (1 - 2 * X).abs().sum(1).flatten(1)

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsepgd.adapters.outside import Outside, seeded
 from sparsepgd.errors import SourceError
+from sparsepgd.threat import Budget
 
 Rival = Callable[[nn.Module, Tensor, Tensor, int], Tensor]
 BATCH = 500  # images at a time, as the authors' scripts have it
@@ -46,24 +48,23 @@ def sparse_rs(folder: Path, k: int, queries: int) -> dict[str, Rival]:
 def installed(k: int, steps: int) -> dict[str, Rival]:
     """Attacks of other packages, those that are installed; they count features or have no budget, so that their
     result is projected to its k most changed pixels."""
-    found: dict[str, Rival] = {}
-    if importlib.util.find_spec("torchattacks"):
-        found["torchattacks SparseFool"] = partial(_projected, k, _torchattacks)
-    if importlib.util.find_spec("foolbox"):
-        found["foolbox L0FMN"] = partial(_projected, k, partial(_foolbox, steps))
-    if importlib.util.find_spec("art"):
-        found["ART JSMA"] = partial(_projected, k, partial(_art, k))
-    if importlib.util.find_spec("adv_lib"):
-        found["adv-lib sigma-zero"] = partial(_projected, k, partial(_adv_lib, steps))
-    return _seeded(found)
+    attacks: dict[str, tuple[str, str, int | None]] = {
+        "torchattacks": ("torchattacks SparseFool", "torchattacks:SparseFool", 10),
+        "foolbox": ("foolbox L0FMN", "foolbox:L0FMNAttack", steps),
+        "art": ("ART JSMA", "art:SaliencyMapMethod", None),
+        "adv_lib": ("adv-lib sigma-zero", "adv-lib:sigma_zero", steps),
+    }
+    there = [attack for package, attack in attacks.items() if importlib.util.find_spec(package)]
+    return _seeded(
+        {name: partial(_projected, Outside(Budget(k), theirs, steps=length)) for name, theirs, length in there}
+    )
 
 
 def _seeded(attacks: Mapping[str, Rival]) -> dict[str, Rival]:
-    """They draw from torch's global generators: these are set to the seed, and afterwards are as they were."""
+    """They draw from global generators: these are set to the seed, and afterwards are as they were."""
 
     def run(attack: Rival, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), seeded(seed):
             return attack(model, x, y, seed)
 
     return {name: partial(run, attack) for name, attack in attacks.items()}
@@ -124,42 +125,9 @@ def _official_rs(cls: Any, k: int, queries: int, model: Any, x: Tensor, y: Tenso
     return _batches(x, y, lambda xs, ys: attack.perturb(xs, ys)[1])
 
 
-def _projected(k: int, attack: Rival, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+def _projected(attack: Outside, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
     """Of all changed pixels the k that changed most."""
-    found = attack(model, x, y, seed).to(x).clamp(0, 1)
+    found = attack.call(model, x, y).to(x).clamp(0, 1)
     size = (found - x).abs().sum(1).flatten(1)
-    mask = torch.zeros_like(size).scatter_(1, size.topk(k).indices, 1.0).view(len(x), 1, *x.shape[2:])
+    mask = torch.zeros_like(size).scatter_(1, size.topk(attack.budget.k).indices, 1.0).view(len(x), 1, *x.shape[2:])
     return torch.where(mask > 0, found, x)
-
-
-def _torchattacks(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    torchattacks = importlib.import_module("torchattacks")
-    found: Tensor = torchattacks.SparseFool(model, steps=10, lam=3, overshoot=0.02)(x, y)
-    return found
-
-
-def _foolbox(steps: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    foolbox = importlib.import_module("foolbox")
-    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
-    found: Tensor = foolbox.attacks.L0FMNAttack(steps=steps)(wrapped, x, y, epsilons=None)[0]
-    return found
-
-
-def _art(k: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    evasion = importlib.import_module("art.attacks.evasion")
-    classification = importlib.import_module("art.estimators.classification")
-    with torch.no_grad():
-        classes = model(x[:1]).shape[1]
-    shape = tuple(x.shape[1:])
-    kind = "gpu" if x.is_cuda else "cpu"
-    classifier = classification.PyTorchClassifier(
-        model, nn.CrossEntropyLoss(), shape, classes, clip_values=(0, 1), device_type=kind
-    )
-    attack = evasion.SaliencyMapMethod(classifier, theta=1.0, gamma=3 * k / x[0].numel(), verbose=False)
-    return torch.from_numpy(attack.generate(x.cpu().numpy()))
-
-
-def _adv_lib(steps: int, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    attacks = importlib.import_module("adv_lib.attacks")
-    found: Tensor = attacks.sigma_zero(model=model, inputs=x, labels=y, num_steps=steps)
-    return found
