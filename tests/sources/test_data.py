@@ -15,6 +15,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import Data, load_data
+from sparsepgd.sources.data import load_parts
 
 
 def test_unreadable_data_is_refused(tmp_path: Path) -> None:
@@ -88,3 +89,15 @@ def test_data_can_be_copied_and_sent_to_other_processes(copy: Callable[[Data], D
 def test_a_part_that_no_source_has_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="part 'validation'; use test or train"):
         load_data("digits", part="validation")  # type: ignore[arg-type]
+
+
+def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: Path) -> None:
+    x, y = np.zeros((2, 1, 4, 4), np.uint8), np.arange(2)
+    np.savez(tmp_path / "one.npz", x=x, y=y)
+    np.savez(tmp_path / "two.npz", x=x, y=y, x_test=x, y_test=y)  # the same images, but told apart
+    train, test = load_parts(f"npz:{tmp_path / 'one.npz'}")
+    assert (len(train.x), test) == (2, None)
+    train, test = load_parts(f"npz:{tmp_path / 'two.npz'}")
+    assert test is not None
+    assert torch.equal(train.x, test.x)
+    assert load_parts("bundled")[1] is None

@@ -14,7 +14,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.sources import libraries, paper_data
-from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_folder, of_npz, of_tensors
+from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
 from sparsepgd.sources.pictures import Size
 
 NAMES = (
@@ -99,7 +99,17 @@ def load_data(
     """
     if part not in get_args(Part):
         raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
-    listing = _listing(name, part)
+    return _read(_listing(name, part), name, n, size, part, choose)
+
+
+def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
+    """All images to train on, and those to test on; None where the source does not tell them apart."""
+    listing = _listing(name, "train")
+    train = _read(listing, name, None, size, "train", None)
+    return train, load_data(name, size=size) if listing.split else None
+
+
+def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:
     rows = listing.rows(n, choose, name)
     if not rows:
         raise SourceError(f"{name} holds no images to {part} on")
@@ -109,7 +119,7 @@ def load_data(
 
 KINDS: dict[str, Callable[[str, Part], Listing]] = {
     "npz": lambda rest, part: of_npz(Path(rest), part),
-    "folder": lambda rest, part: of_folder(paper_data.part_of(Path(rest), part)),
+    "folder": lambda rest, part: paper_data.of_parts(Path(rest), part),
     "csv": lambda rest, part: of_csv(Path(rest)),
     "cifar10": partial(paper_data.cifar, "cifar10"),
     "cifar100": partial(paper_data.cifar, "cifar100"),
@@ -138,4 +148,5 @@ def _digits(part: Part) -> Listing:
     found = load_digits()
     x = (torch.from_numpy(found.images).float() * 255 / 16).round()[:, None] / 255
     chosen = slice(0, 1400) if part == "train" else slice(1400, None)
-    return of_tensors(x[chosen], torch.from_numpy(found.target).long()[chosen], [str(digit) for digit in range(10)])
+    y = torch.from_numpy(found.target).long()
+    return of_tensors(x[chosen], y[chosen], [str(digit) for digit in range(10)], split=True)

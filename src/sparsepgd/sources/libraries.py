@@ -39,7 +39,9 @@ def torchvision(name: str, part: Part) -> Listing:
         raise SourceError(f"torchvision:{kind} does not give a picture and a class number; use it in Python")
     kept = next((getattr(found, key) for key in LABELS if hasattr(found, key)), None)
     labels: Sequence[int] = _Labels(found) if kept is None else [int(label) for label in kept]
-    return Listing(labels, _reader(lambda i: found[i][0], kind), tuple(map(str, getattr(found, "classes", ()))))
+    classes = tuple(map(str, getattr(found, "classes", ())))
+    split = not {"train", "split"}.isdisjoint(inspect.signature(make).parameters)
+    return Listing(labels, _reader(lambda i: found[i][0], kind), classes, split=split)
 
 
 def hugging_face(name: str, part: Part) -> Listing:
@@ -54,13 +56,14 @@ def hugging_face(name: str, part: Part) -> Listing:
     except Exception as error:
         reason = first_line(error)
         raise SourceError(f"hf:{name} cannot be loaded: {reason}; give a name of the Hub or a saved folder") from None
-    if isinstance(found, dict):
+    parts = isinstance(found, dict)
+    if parts:
         split = next((one for one in SPLITS[part] if one in found), None)
         if split is None:
             raise SourceError(f"hf:{name} has {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
         found = found[split]
     picture, label, names = _columns(library, found, name)
-    return Listing(found[label][:], _reader(lambda i: found[i][picture], name), names)
+    return Listing(found[label][:], _reader(lambda i: found[i][picture], name), names, split=parts)
 
 
 @dataclass(frozen=True, eq=False)

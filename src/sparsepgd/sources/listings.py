@@ -33,6 +33,7 @@ class Listing:
     class_names: tuple[str, ...] = ()
     choose: Choice = "first"  # unless the user says otherwise
     size: Size = None  # unless the user says otherwise: as the paper sets it
+    split: bool = False  # whether the source tells images to train on from images to test on
 
     def rows(self, n: int | None, choose: str | None, name: str) -> list[int]:
         """The places of n images: the first ones, or as many of each class, taken in turn."""
@@ -51,7 +52,7 @@ class Listing:
         return [place for _, _, place in sorted(ranked)[:n]]
 
 
-def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> Listing:
+def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = (), split: bool = False) -> Listing:
     """Images that are in memory already, (N, C, H, W) in [0, 1] or uint8, as float32 in [0, 1]."""
 
     def read(rows: list[int], size: Size) -> Tensor:
@@ -61,7 +62,7 @@ def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> Listing
             return some.float() / 255
         return some.float() if some.is_floating_point() else some
 
-    return Listing(y.tolist(), read, tuple(class_names))
+    return Listing(y.tolist(), read, tuple(class_names), split=split)
 
 
 def of_files(
@@ -131,7 +132,7 @@ def _is_number(word: str) -> bool:
 
 def of_npz(path: Path, part: str) -> Listing:
     """Arrays x and y, or x_test, y_test, x_train, y_train; names of classes in an array class_names."""
-    x, y, classes = _arrays(path, part)
+    x, y, classes, split = _arrays(path, part)
     if y.ndim != 1 or x.ndim == 0 or len(y) != len(x):
         raise SourceError(f"{path} holds images {x.shape} and labels {y.shape}; expected one label for each image")
     if y.dtype.kind not in "biuf" or (y.dtype.kind == "f" and not bool(((y == np.floor(y)) & (abs(y) < 1e9)).all())):
@@ -141,21 +142,22 @@ def of_npz(path: Path, part: str) -> Listing:
     images = torch.from_numpy(x.astype(x.dtype.newbyteorder("="), copy=False))
     if images.dim() == 4 and images.shape[1] > 4 and images.shape[3] <= 4:
         images = images.permute(0, 3, 1, 2).contiguous()
-    return of_tensors(images, torch.from_numpy(y.astype(np.int64)), [str(name) for name in classes])
+    return of_tensors(images, torch.from_numpy(y.astype(np.int64)), [str(name) for name in classes], split)
 
 
-def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images, labels and names of classes."""
+def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Images, labels, names of classes, and whether those to train on are others than those to test on."""
     try:
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array")
-            pairs = ((f"x_{part}", f"y_{part}"), ("x", "y"))
-            keys = next((pair for pair in pairs if set(pair) <= set(file.files)), None)
-            if keys is None:
+            there = set(file.files)
+            own = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
+            if not own[part] and not {"x", "y"} <= there:
                 raise ValueError(f"it holds {', '.join(sorted(file.files)) or 'nothing'}")
-            return file[keys[0]], file[keys[1]], np.atleast_1d(file.get("class_names", []))
+            end = f"_{part}" if own[part] else ""
+            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), any(own.values())
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = f"{first_line(error)}; expected arrays x and y, as numpy.savez writes them"
         raise SourceError(f"{str(path)!r} cannot be read as npz: {reason}") from None

@@ -17,7 +17,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import SourceError, first_line
 from sparsepgd.sources.class_names import GTSRB
 from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors
-from sparsepgd.sources.pictures import Framing
+from sparsepgd.sources.pictures import Framing, Size
 
 NAMES = ("cifar10", "cifar100", "gtsrb", "imagenet100")
 PLACE = "SPARSEPGD_DATA"  # the folder of data sets; ./data without it
@@ -48,7 +48,7 @@ def cifar(name: str, given: str, part: Part) -> Listing:
             f"there, or put {file.name} there, or name the folder: {name}:DIR, or {PLACE}"
         ) from None
     x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
-    return of_tensors(x, torch.tensor(found.targets), found.classes)
+    return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)
 
 
 def gtsrb(given: str, part: Part) -> Listing:
@@ -74,7 +74,7 @@ def gtsrb(given: str, part: Part) -> Listing:
     rows = order[GTSRB_TEST:] if part == "train" else order[:GTSRB_TEST]
     paths, labels = zip(*(found.samples[row] for row in rows.tolist()), strict=True)
     named = found.classes == [f"{number:05d}" for number in range(len(GTSRB))]
-    return of_files(paths, labels, GTSRB if named else found.classes, "first", LARGE)
+    return replace(of_files(paths, labels, GTSRB if named else found.classes, "first", LARGE), split=True)
 
 
 def imagenet100(given: str, part: Part) -> Listing:
@@ -86,7 +86,7 @@ def imagenet100(given: str, part: Part) -> Listing:
     place = _place("imagenet100", given)
     if not place.is_dir():
         raise SourceError(f"no folder {str(place)!r}; name it: imagenet100:DIR with train and val, or {PLACE}")
-    listing = of_folder(part_of(place, part), LARGE)
+    listing = of_parts(place, part, LARGE)
     file = place / "classes.txt"
     if not file.is_file():
         if len(listing.class_names) > 100:
@@ -96,12 +96,13 @@ def imagenet100(given: str, part: Part) -> Listing:
     return _restricted(listing, {line[0]: line[-1].strip() for line in lines}, file)
 
 
-def part_of(path: Path, part: Part) -> Path:
-    """The folder to train or to test on, where there is one of each."""
+def of_parts(path: Path, part: Part, size: Size = None) -> Listing:
+    """The folder to train or to test on, where there is one of each; otherwise the folder itself."""
     found = {
         which: next((path / name for name in names if (path / name).is_dir()), None) for which, names in PARTS.items()
     }
-    return found[part] or path if all(found.values()) else path
+    split = all(found.values())
+    return replace(of_folder(found[part] or path if split else path, size), split=split)
 
 
 def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
@@ -112,12 +113,11 @@ def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
         raise SourceError(f"{file} lists {missing[0]}, which has no folder; correct the list or add the folder")
     number = {listing.class_names.index(folder): new for new, folder in enumerate(chosen)}
     rows = [row for row, label in enumerate(listing.labels) if label in number]
-    return Listing(
-        [number[listing.labels[row]] for row in rows],
-        lambda some, size: listing.read([rows[row] for row in some], size),
-        tuple(names[folder] for folder in chosen),
-        listing.choose,
-        listing.size,
+    return replace(
+        listing,
+        labels=[number[listing.labels[row]] for row in rows],
+        read=lambda some, size: listing.read([rows[row] for row in some], size),
+        class_names=tuple(names[folder] for folder in chosen),
     )
 
 
