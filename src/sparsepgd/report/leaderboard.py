@@ -137,7 +137,7 @@ def from_run(record: Record) -> Contender:
 def add(folder: Path, run: Path) -> Contender:
     """The run in `run` becomes a record in `folder`, or joins the record of its model and budget there."""
     record = load(run)
-    load_adversarial(run)  # says if the images are gone or damaged
+    load_adversarial(run, record)  # says if the images are gone or damaged
     new = from_run(record)
     if (file := folder / new.file).is_file():
         new = joined(read(file, Contender), new)

@@ -83,7 +83,8 @@ def audit(
     than four units of the last place in the precision of the weights.
     """
     check_counts(batch_size=batch_size)
-    record, tensors = load(folder), load_adversarial(folder)
+    record = load(folder)
+    tensors = load_adversarial(folder, record)
     if data is None and "x" not in tensors:
         raise SourceError(f"{folder} does not hold the clean images; hand them over: data=...")
     x, y = data or (tensors["x"].to(device), tensors["y"].to(device))

@@ -50,10 +50,10 @@ def unfinished(place: Path) -> list[Path]:
     return [folder for folder in found if not (folder / RECORD).is_file()]
 
 
-def load_adversarial(folder: str | Path) -> dict[str, Tensor]:
+def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[str, Tensor]:
     """x_adv, y, the clean x (older folders have none) and, if there was one, the mask `allowed`; checked against
-    the record."""
-    record, file = load(folder), Path(folder) / IMAGES
+    the record, which is read if it is not given."""
+    record, file = record or load(folder), Path(folder) / IMAGES
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -148,7 +148,7 @@ def _found(place: Folder, task: Task, configuration: identity.Plain, named: bool
     if found and not (other or unknown):
         other = identity.other_answers(found.answers, task.model, task.x)
         if isinstance(found, Record) and not other:
-            load_adversarial(place.path)  # says if the images are gone or damaged
+            load_adversarial(place.path, found)  # says if the images are gone or damaged
     if found is None or not (other or unknown):
         return found
     if not isinstance(found, Record) and not place.images_done():
