@@ -28,20 +28,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from records import RESULTS, read, rewritten, torch_version
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import baselines, zoo
-from sparsepgd.evaluation import rivals
-from sparsepgd.evaluation.curves import accuracy_over_queries
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.analysis.curves import accuracy_over_queries
+from sparsepgd.runs.identity import hardware
 from sparsepgd.search import anneal
+from sparsepgd.speed import rivals
+from sparsepgd.tables import markdown
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-START, END = "<!-- results: written by benchmarks/anneal.py page, do not edit -->\n", "<!-- end of results -->"
+MARKS = "<!-- results: written by benchmarks/anneal.py page, do not edit -->\n", "<!-- end of results -->"
 Make = Callable[[sp.Budget, int], Any]
 ATTACKS: dict[str, Make] = {
     "anneal": sp.SparseAnneal,
@@ -298,18 +299,9 @@ def figure(args: argparse.Namespace) -> None:
 
 def page(args: argparse.Namespace) -> int:
     """The results of docs/anneal.md; with --check, 1 if they are not those of the records."""
-    file = ROOT / "docs" / "anneal.md"
-    text = file.read_text()
-    (before, rest), records = (
-        text.split(START),
-        [json.loads(one.read_text()) for one in sorted(RESULTS.glob("anneal-*.json"))],
-    )
+    records = read(RESULTS, "anneal").values()
     parts = [part(one) for kind, part in KINDS.items() for one in records if kind in one["command"].split()]
-    new = before + START + "\n".join(parts) + END + rest.split(END)[1]
-    if args.check:
-        return int(new != text)
-    file.write_text(new)
-    return 0
+    return rewritten(ROOT / "docs" / "anneal.md", MARKS, "\n".join(parts), args.check)
 
 
 def over_passes(record: dict[str, Any]) -> str:
@@ -319,20 +311,20 @@ def over_passes(record: dict[str, Any]) -> str:
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in record["runs"]:
         groups.setdefault((row["attack"], row["length"]), []).append(row)
-    lines = [
-        f"Images of {record['images']:,} that are still classified correctly, `{record['model']}`, k = {record['k']}, "
-        f"after so many passes for each ({record['runs'][0]['right']} are when clean; lower is stronger):\n",
-        "| attack | " + " | ".join(f"{mark:,}" for mark in marks) + " | seconds | seeds |",
-        "| --- " * (len(marks) + 3) + "|",
-    ]
+    shown = []
     for (name, length), rows in groups.items():
         cells = []
         for mark in marks:
             left = [reached(row, mark) for row in rows if mark <= length + 1]  # sPGD tries its random start too
             cells.append(f"{sum(left) / len(left):.0f}" if left and None not in left else "")
         seconds = sum(row["seconds"] for row in rows) / len(rows)
-        lines.append(f"| {name}, {length:,} steps | {' | '.join(cells)} | {seconds:.1f} | {len(rows)} |")
-    return "\n".join([*lines, "", source(record)]) + "\n"
+        shown.append([f"{name}, {length:,} steps", *cells, f"{seconds:.1f}", str(len(rows))])
+    return (
+        f"Images of {record['images']:,} that are still classified correctly, `{record['model']}`, k = {record['k']}, "
+        f"after so many passes for each ({record['runs'][0]['right']} are when clean; lower is stronger):\n\n"
+        + markdown(["attack", *(f"{mark:,}" for mark in marks), "seconds", "seeds"], shown)
+        + source(record)
+    )
 
 
 def reached(row: dict[str, Any], mark: int) -> int | None:
@@ -346,15 +338,13 @@ def of_structures(record: dict[str, Any]) -> str:
     attacks = list(dict.fromkeys(row["attack"] for row in record["runs"]))
     runs = {(row["pattern"], row["attack"]): row["left"] for row in record["runs"] if row["seed"] == 0}
     first = record["runs"][0]
-    lines = [
+    rows = [[pattern, *(str(runs.get((pattern, one), "")) for one in attacks)] for pattern in PATTERNS]
+    return (
         f"Structures: images of {record['images']:,} still classified correctly, `{record['model']}`, {first['steps']} "
-        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} are when clean):\n",
-        f"| pattern | {' | '.join(attacks)} |",
-        "| --- " * (len(attacks) + 1) + "|",
-    ]
-    for pattern in PATTERNS:
-        lines.append(f"| {pattern} | {' | '.join(str(runs.get((pattern, one), '')) for one in attacks)} |")
-    return "\n".join([*lines, "", source(record)]) + "\n"
+        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} are when clean):\n\n"
+        + markdown(["pattern", *attacks], rows)
+        + source(record)
+    )
 
 
 def of_ablation(record: dict[str, Any]) -> str:
@@ -362,20 +352,19 @@ def of_ablation(record: dict[str, Any]) -> str:
     for row in record["runs"]:
         left.setdefault(row["variant"], []).append(row["left"])
     first = record["runs"][0]
-    lines = [
+    return (
         f"Without one ingredient, or with another choice: images of {record['images']:,} still classified correctly, "
         f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} are when clean; the images "
-        f"are {record['data']}):\n",
-        "| variant | images left |",
-        "| --- | --- |",
-        *(f"| {name} | {', '.join(map(str, each))} |" for name, each in left.items()),
-    ]
-    return "\n".join([*lines, "", source(record)]) + "\n"
+        f"are {record['data']}):\n\n"
+        + markdown(["variant", "images left"], [[name, ", ".join(map(str, each))] for name, each in left.items()])
+        + source(record)
+    )
 
 
 def source(record: dict[str, Any]) -> str:
-    version = record["torch"].split("+")[0]
-    return f"{record['hardware']}, torch {version}, commit {record['commit']}: `{record['command']}`"
+    """Below a table."""
+    where = f"{record['hardware']}, torch {torch_version(record)}, commit {record['commit']}"
+    return f"\n\n{where}: `{record['command']}`\n"
 
 
 KINDS = {"run": over_passes, "structures": of_structures, "ablation": of_ablation}

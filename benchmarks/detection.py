@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
+from sparsepgd import atomic
 from sparsepgd.baselines import SAIF
 from sparsepgd.detection import Scenes, Yolo, attack_detector, load_yolo, read_folder
 from sparsepgd.detection.study import look
 from sparsepgd.errors import MissingPackageError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
 
 PIXELS, PATCHES = (1600, 3200), (100, 200)  # of 640x640; 4x4 patches, the same number of pixels
 

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import options
-from sparsepgd.evaluation.identity import hardware
-from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.problem.precision import full_precision
+from sparsepgd.runs.identity import hardware
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
+from sparsepgd.sources import load_pairs
 
 
 @dataclass(frozen=True, eq=False)

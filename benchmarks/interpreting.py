@@ -3,27 +3,20 @@
 import sys
 from pathlib import Path
 
-from records import load, torch_version
+from records import compared, load, rewritten, torch_version
 
 ROOT = Path(__file__).parent.parent
 RECORD = "compare-small-strades-200"
 PAGE = ROOT / "docs" / "interpreting.md"
-START, END = "<!-- written by benchmarks/interpreting.py, do not edit -->\n", "<!-- end -->"
+MARKS = "<!-- written by benchmarks/interpreting.py, do not edit -->\n", "<!-- end -->"
 
 
 def table() -> str:
     record = load(RECORD)
-    lines = ["| attack | robust accuracy | 95 % | passes for an image |", "| --- | --- | --- | --- |"]
-    for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
-        low, high = line["interval"]
-        passes = line["forwards"] + line["backwards"]
-        lines.append(
-            f"| {line['attack']} | {line['robust_accuracy']:.1%} | {100 * low:.0f}-{100 * high:.0f} | {passes:.0f} |"
-        )
     setting = (
         f"`spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost 200`, "
         f"seed {record['seed']}, torch {torch_version(record)} on a CPU; "
-        f"record: `benchmarks/results/{RECORD}.json`. Passes are forwards and backwards together, as taken; successes "
+        f"record: `benchmarks/results/{RECORD}.json`. Passes are forwards and backwards together; successes "
         "after more than 200 do not count."
     )
     right = round(record["lines"][0]["clean_accuracy"] * record["n"])
@@ -31,18 +24,8 @@ def table() -> str:
     ranked = sorted((name for name in broken if broken[name]), key=lambda name: -broken[name])
     said = ", ".join(f"{name} breaks {broken[name]}" for name in ranked)
     summary = f"Of the {right} images that are right when clean {said}; each of the others breaks none."
-    return "\n".join(lines) + f"\n\n{setting}\n\n{summary}\n"
-
-
-def main() -> int:
-    text = PAGE.read_text()
-    head, rest = text.split(START)
-    new = head + START + "\n" + table() + "\n" + END + rest.split(END)[1]
-    if "--check" in sys.argv:
-        return int(new != text)
-    PAGE.write_text(new)
-    return 0
+    return f"{compared(record)}\n\n{setting}\n\n{summary}\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(rewritten(PAGE, MARKS, f"\n{table()}\n", "--check" in sys.argv))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sparsepgd import baselines, options, zoo
 from sparsepgd.commands.leaderboard import PAGE, markdown
-from sparsepgd.evaluation import runs
-from sparsepgd.evaluation.records import About
 from sparsepgd.report import leaderboard as board
+from sparsepgd.runs import runs
+from sparsepgd.runs.records import About
 from sparsepgd.search import SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.threat import Budget
 

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from sparsepgd import zoo
 from sparsepgd.errors import first_line
-from sparsepgd.evaluation.identity import digest, hardware, model_digest
 from sparsepgd.problem.precision import full_precision
+from sparsepgd.runs.identity import digest, hardware, model_digest
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 WARM_UP = 16  # images of a first run with a few passes, which is not measured

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import RESULTS, read
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
+from sparsepgd.tables import markdown
 
-RESULTS = Path(__file__).parent / "results"
 BUDGETS = {
     "row": sp.Budget(k=1, pattern=sp.Rows()),
     "5x5 patch": sp.Budget(k=1, pattern=sp.Patches(5)),
@@ -41,9 +42,8 @@ def table() -> str:
     """All records as a table; a cell has the images left at each of the lengths."""
     paces = [*map(str, PACES), "default"]
     heads = [f"{alpha}, {tolerance}" for alpha, tolerance in PACES.items()]
-    lines = ["| model | right | pattern | gradient | steps | " + " | ".join([*heads, "default"]) + " |"]
-    lines.append("| --- " * (5 + len(paces)) + "|")
-    for record in (json.loads(file.read_text()) for file in sorted(RESULTS.glob("pace-*.json"))):
+    lines = []
+    for record in read(RESULTS, "pace").values():
         found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
         for row in record["rows"]:
             pace = str(row["alpha"]) if row["pace"] == "fixed" else "default"
@@ -51,8 +51,8 @@ def table() -> str:
         for (pattern, gradient), rows in found.items():
             cells = [", ".join(map(str, rows[pace].values())) if pace in rows else "-" for pace in paces]
             first = [record["model"], str(record["right"]), pattern, gradient, ", ".join(rows["default"])]
-            lines.append(f"| {' | '.join([*first, *cells])} |")
-    return "\n".join(lines)
+            lines.append([*first, *cells])
+    return markdown(["model", "right", "pattern", "gradient", "steps", *heads, "default"], lines)
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from sparsepgd.evaluation.folders import load
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.folders import load
+from sparsepgd.runs.identity import hardware
 
 MODEL, STEPS = "small-strades", 60
 OUT = Path(__file__).parent / "results" / "growth-processes.json"

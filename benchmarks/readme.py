@@ -7,11 +7,15 @@ import json
 import sys
 from pathlib import Path
 
-from records import PAIR, beside_official, load, torch_version
+from records import PAIR, beside_official, load, rewritten, torch_version
+
+from sparsepgd.tables import markdown
 
 ROOT = Path(__file__).parent.parent
-START = "<!-- results: written by benchmarks/readme.py from the records, do not edit -->\n"
-END = "<!-- end of results -->"
+MARKS = (
+    "<!-- results: written by benchmarks/readme.py from the records, do not edit -->\n",
+    "<!-- end of results -->",
+)
 
 
 def headline() -> str:
@@ -19,107 +23,90 @@ def headline() -> str:
     name, paper = "anneal-prn18-fast-ls", load("saa-prn18-fast-ls-2000")
     record = load(name)
     cold, *long = [row for row in record["runs"] if row["attack"] == "anneal"]
-    lines = [
-        f"How robust is `{record['model']}`, a PreActResNet-18 trained against 20 pixels? The first "
-        f"{record['images']:,} test images of CIFAR-10, k = {record['k']}, {record['hardware']}:\n",
-        "| attack | passes for each image, at most | robust accuracy | record |",
-        "| --- | --- | --- | --- |",
-        f"| none | | {cold['right'] / record['images']:.1%} | {_link(name)} |",
-    ]
+    rows = [["none", "", f"{cold['right'] / record['images']:.1%}", _link(name)]]
     for row in record["runs"]:
         if row["attack"].startswith("official"):
             left = f"{row['left'] / row['images']:.1%}"
-            lines.append(
-                f"| {row['attack'].replace('official', 'authors,')} | {row['length']:,} | {left} | {_link(name)} |"
-            )
+            rows.append([row["attack"].replace("official", "authors,"), f"{row['length']:,}", left, _link(name)])
     passes = 2 * paper["steps"] + paper["queries"]
     left = f"{paper['accuracy']['sparse-rs']:.1%}"
-    lines.append(f"| sAA, the paper's ensemble | {passes:,} | {left} | {_link('saa-prn18-fast-ls-2000')} |")
+    rows.append(["sAA, the paper's ensemble", f"{passes:,}", left, _link("saa-prn18-fast-ls-2000")])
     for mark in (100, 1600, 6000):
         left = [min(left for passes, left in row["passes"] if passes <= mark) / row["images"] for row in long]
         mean = f"{sum(left) / len(left):.1%} ({', '.join(f'{one:.1%}' for one in left)})"
-        lines.append(f"| SparseAnneal, three seeds | {mark:,} | {mean} | {_link(name)} |")
+        rows.append(["SparseAnneal, three seeds", f"{mark:,}", mean, _link(name)])
     first = next(when for when, left in cold["clock"] if left / record["images"] < paper["accuracy"]["sparse-rs"])
-    lines.append(
-        f"\nIn a cold process SparseAnneal is below the verdict of the paper's ensemble after {first:.1f} s "
+    return (
+        f"How robust is `{record['model']}`, a PreActResNet-18 trained against 20 pixels? The first "
+        f"{record['images']:,} test images of CIFAR-10, k = {record['k']}, {record['hardware']}:\n\n"
+        f"{markdown(['attack', 'passes for each image, at most', 'robust accuracy', 'record'], rows)}\n\n"
+        f"In a cold process SparseAnneal is below the verdict of the paper's ensemble after {first:.1f} s "
         "([how it works](docs/anneal.md)). `spgd evaluate` runs it first, as a part of `saa+`.\n"
     )
-    return "\n".join(lines)
 
 
 def beside_the_official_code() -> str:
     """Seconds and images left, from runs that held both."""
-    lines = [
-        "Beside the authors' code, in one run at equal steps and k = 20 (warm-up apart; left: images still right, "
-        "fewer is a stronger attack):\n",
-        f"| model | attack | {' | '.join(PAIR)} | record |",
-        "| --- " * (len(PAIR) + 3) + "|",
-    ]
+    rows = []
     for name in ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"):
         record = load(name)
         for pair in beside_official(record):
-            cells = [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)]
-            lines.append(f"| {' | '.join(cells)} |")
+            rows.append([record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)])
     gpu, weak, cpu = map(load, ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"))
-    lines.append(
-        f"\n`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
+    return (
+        "Beside the authors' code, in one run at equal steps and k = 20 (warm-up apart; left: images still right, "
+        f"fewer is a stronger attack):\n\n{markdown(['model', 'attack', *PAIR, 'record'], rows)}\n\n"
+        f"`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
         f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32, three seeds "
         "each. The first call of a process, with nothing warm and not compiled yet: "
         f"{gpu['first call']['seconds']:.1f} s (strades) and {weak['first call']['seconds']:.1f} s (linf). `small`: "
         f"{cpu['threads']} CPU cores, {cpu['steps']} steps and "
         "queries, three seeds each. [All results](docs/results.md)."
     )
-    return "\n".join(lines)
 
 
 def _link(name: str) -> str:
     return f"[record](benchmarks/results/{name}.json)"
 
 
+SHOWN = {f"sPGD {gradient}, k=20, 100 steps": f"sPGD {gradient}" for gradient in ("unprojected", "projected")}
+
+
 def shipped() -> str:
     """The models in the package, from their cards."""
-    lines = [
-        "\nThe small models in the package (10,000 test images clean, the first 1,000 under attack at k = 20, 100 "
-        "steps; the cards in `src/sparsepgd/zoo/bundled` hold the training command, `spgd zoo NAME` what other attacks "
-        "leave):\n",
-        "| model | parameters | clean | sPGD unprojected | sPGD projected | the lowest of all attacks |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    titles, rows = ["model", "parameters", "clean", *SHOWN.values(), "the lowest of all attacks"], []
     for file in sorted((ROOT / "src" / "sparsepgd" / "zoo" / "bundled").glob("small-*.json")):
         card = json.loads(file.read_text())
-        unprojected, projected = (
-            card["robust_accuracy"][f"sPGD {gradient}, k=20, 100 steps"] for gradient in ("unprojected", "projected")
-        )
-        attack, lowest = min(card["robust_accuracy"].items(), key=lambda pair: pair[1])
-        lines.append(
-            f"| {card['name']} | {card['parameters']:,} | {card['clean_accuracy']:.1%} | {unprojected:.1%} | "
-            f"{projected:.1%} | {lowest:.1%}, {attack} |"
-        )
-    return "\n".join(lines)
+        robust = card["robust_accuracy"]
+        attack, lowest = min(robust.items(), key=lambda pair: pair[1])
+        cells = [f"{value:.1%}" for value in (card["clean_accuracy"], *(robust[one] for one in SHOWN))]
+        rows.append([card["name"], f"{card['parameters']:,}", *cells, f"{lowest:.1%}, {attack}"])
+    return (
+        "\nThe small models in the package (10,000 test images clean, the first 1,000 under attack at k = 20, 100 "
+        "steps; the cards in `src/sparsepgd/zoo/bundled` hold the training command, `spgd zoo NAME` what other attacks "
+        f"leave):\n\n{markdown(titles, rows)}"
+    )
 
 
 def trained() -> str:
     """The training runs, from their records, beside the figures of the two papers."""
-    lines = [
-        "\nPreActResNet-18 on CIFAR-10, trained by `recipes/quick` in minutes, under Sparse-AutoAttack (the first "
-        "1,000 test images; 300 steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), "
-        "beside what the authors report after 100 epochs and 10,000 steps:\n",
-        "| recipe | epochs | seconds | clean | queries | under sAA | authors, sAA | record |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    near = []
+    titles = ["recipe", "epochs", "seconds", "clean", "queries", "under sAA", "authors, sAA", "record"]
+    rows, near = [], []
     for name, paper in AUTHORS.items():
         record = load(f"train-cifar10-{name}")
         saa = record["saa"]
         found = ["-", "not run"] if saa is None else [f"{saa['queries']:,}", f"{saa['robust_accuracy']:.1%}"]
         seconds = f"{record['seconds']:.0f}{' (shared GPU)' if record.get('trainings at once', 1) > 1 else ''}"
         cells = [name, str(record["epochs"]), seconds, f"{record['clean']:.1%}", *found, paper]
-        lines.append(f"| {' | '.join([*cells, _link(f'train-cifar10-{name}')])} |")
+        rows.append([*cells, _link(f"train-cifar10-{name}")])
         if "near" in record:
             near.append(f"`{name}` {record['near']['robust_accuracy']:.1%}")
     best = load("saa-prn18-fast-ls")
-    lines.append(
-        f"\n`fast-ls` is shipped as `prn18-fast-ls`: {best['accuracy']['sparse-rs']:.1%} of the images stand after sAA "
+    return (
+        "\nPreActResNet-18 on CIFAR-10, trained by `recipes/quick` in minutes, under Sparse-AutoAttack (the first "
+        "1,000 test images; 300 steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), "
+        f"beside what the authors report after 100 epochs and 10,000 steps:\n\n{markdown(titles, rows)}\n\n"
+        f"`fast-ls` is shipped as `prn18-fast-ls`: {best['accuracy']['sparse-rs']:.1%} of the images stand after sAA "
         f"at {best['steps']:,} steps and {best['queries']:,} queries, which took {best['seconds']} s from a cold start "
         f"([saa-prn18-fast-ls](benchmarks/results/saa-prn18-fast-ls.json), {best['hardware']}). `strades-long` goes on "
         "where `strades` ended, against an adversary that does not stop at its first success, 100 epochs in all; "
@@ -128,7 +115,6 @@ def trained() -> str:
         "sPGD from near the clean image, which `SparseAnneal` has replaced since, leave of the first 300 test images "
         f"{', '.join(near)}."
     )
-    return "\n".join(lines)
 
 
 AUTHORS = {  # sAA of the paper and of the authors' work on one-step training, k = 20; a row, a 5x5 patch: k = 1
@@ -158,22 +144,8 @@ def beyond_saa() -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    head, rest = text.split(START)
-    tail = rest.split(END)[1]
-    new = (
-        head
-        + START
-        + "\n".join([headline(), beside_the_official_code(), trained(), shipped(), beyond_saa()])
-        + "\n"
-        + END
-        + tail
-    )
-    if "--check" in sys.argv:
-        return int(new != text)
-    readme.write_text(new)
-    return 0
+    parts = [headline(), beside_the_official_code(), trained(), shipped(), beyond_saa()]
+    return rewritten(ROOT / "README.md", MARKS, "\n".join(parts) + "\n", "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparsepgd.tables import markdown
+
 RESULTS = Path(__file__).parent / "results"
 Record = dict[str, Any]
 Records = dict[str, Record]  # by the name of the file, without .json
@@ -51,6 +53,26 @@ def beside_official(record: Record) -> Iterator[Pair]:
                 (statistics.mean(official[key]), statistics.mean(row[key])) for key in ("seconds", "robust")
             )
             yield Pair(attack, row["images"], seconds, left)
+
+
+def compared(record: Record) -> str:
+    """A record of `spgd compare` as a table, the strongest attack first."""
+    rows = []
+    for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
+        low, high = (f"{100 * share:.0f}" for share in line["interval"])
+        passes = line["forwards"] + line["backwards"]
+        rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
+    return markdown(["attack", "robust accuracy, %", "95 %", "passes for an image, as taken"], rows)
+
+
+def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int:
+    """What stands between the two marks of a page becomes `text`; with `check` only 1 if it is not that already."""
+    before = page.read_text()
+    head, rest = before.split(marks[0])
+    after = head + marks[0] + text + marks[1] + rest.split(marks[1])[1]
+    if not check:
+        page.write_text(after)
+    return int(check and after != before)
 
 
 def hardware(record: Record) -> str:

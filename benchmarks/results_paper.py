@@ -7,7 +7,7 @@ from pathlib import Path
 from records import RESULTS, Record, Records, file_of, hardware, listed, read, told, torch_version
 
 from sparsepgd.report.style import svg
-from sparsepgd.reproduce.curves import over
+from sparsepgd.reproduce.experiments.curves import over
 from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.show import grids
 from sparsepgd.tables import markdown
@@ -31,14 +31,14 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         yield listed([*_trained(record), *common])
         for recipe, made in record["recipes"].items():
             yield f"### {made['source']}: {made['about']}\n"
-            outcome = Outcome(made["unit"], numbers(made), made["reasons"])
+            outcome = Outcome.recorded(made)
             words = [made["unit"]] if made["unit"] not in ("", "as said") else []
             if any(number.low is not None for number in outcome.numbers):
                 words.append("the second line of a model is its 95 % interval")
             if words:
                 yield f"{'; '.join(words).capitalize()}.\n"
             for grid in grids(outcome):
-                yield f"**{grid.title}**\n\n{markdown(grid.header, grid.rows)}\n"
+                yield f"**{grid.title}**\n\n{grid.markdown}\n"
             if recipe in CURVES:
                 yield f"![{made['about']}](images/{_figure(name, recipe)})\n"
             if own := [reason for reason in made["reasons"] if reason not in common]:
@@ -63,8 +63,8 @@ def ablations(records: Records) -> Iterator[str]:
             f"{record['unit'].capitalize()}; scale {record['scale']}, {record['images']} images of {record['data']}, "
             f"seed {record['seed']}, {hardware(record)}, {record['seconds']:.0f} s. Record: {file_of(name)}.\n"
         )
-        for grid in grids(Outcome(record["unit"], numbers(record), record["reasons"])):
-            yield f"{markdown(grid.header, grid.rows)}\n"
+        for grid in grids(Outcome.recorded(record)):
+            yield f"{grid.markdown}\n"
         yield listed([*record["reasons"], *([record["note"]] if "note" in record else [])])
 
 
@@ -72,7 +72,7 @@ def _in_short(recipes: Record) -> Iterator[str]:
     """Clean and under sAA, of every model and budget."""
     rows = []
     for name in ("unstructured", "structured"):
-        found = numbers(recipes[name]) if name in recipes else []
+        found = Outcome.recorded(recipes[name]).numbers if name in recipes else []
         for section, row in dict.fromkeys((number.section, number.row) for number in found):
             cells = {one.column: one for one in found if (one.section, one.row) == (section, row)}
             place = recipes[name]["places"].get(row, "")
@@ -84,10 +84,6 @@ def _in_short(recipes: Record) -> Iterator[str]:
 
 def _pair(number: Number) -> str:
     return " / ".join("-" if value is None else f"{value:.1f}" for value in (number.here, number.paper))
-
-
-def numbers(made: Record) -> list[Number]:
-    return [Number(**number) for number in made["numbers"]]
 
 
 def _common(record: Record) -> list[str]:
@@ -108,7 +104,8 @@ def _which(name: str, records: Records) -> str:
 
 def figures(results: Path = RESULTS) -> dict[str, bytes]:
     """The curves of the paper's figures as SVG, by the name of their file."""
-    return {file: svg(over(*CURVES[recipe], numbers(made))) for file, (recipe, made) in curves(results).items()}
+    found = {file: (CURVES[recipe], Outcome.recorded(made)) for file, (recipe, made) in curves(results).items()}
+    return {file: svg(over(*words, outcome.numbers)) for file, (words, outcome) in found.items()}
 
 
 def curves(results: Path = RESULTS) -> dict[str, tuple[str, Record]]:

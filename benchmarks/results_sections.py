@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from records import PAIR, Records, beside_official, file_of, hardware, listed, torch_version
+from records import PAIR, Records, beside_official, compared, file_of, hardware, listed, torch_version
 
 from sparsepgd.tables import markdown
 
@@ -99,12 +99,7 @@ def comparisons(records: Records) -> Iterator[str]:
             f"{record['model']}, {record['n']} images ({record['data']}), {record['budget']}, {record['how']}, seed "
             f"{record['seed']}, {record['device']}, torch {torch_version(record)}. Record: {file_of(name)}.\n"
         )
-        rows = []
-        for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
-            low, high = (f"{100 * share:.0f}" for share in line["interval"])
-            passes = line["forwards"] + line["backwards"]
-            rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
-        yield markdown(["attack", "robust accuracy, %", "95 %", "passes for an image, as taken"], rows) + "\n"
+        yield compared(record) + "\n"
 
 
 def variants(records: Records) -> Iterator[str]:

@@ -28,9 +28,8 @@ from typing import Any
 
 import torch
 
-from sparsepgd import zoo
-from sparsepgd.evaluation import atomic
-from sparsepgd.reproduce import Job, Number, Plan, recipe, scale
+from sparsepgd import atomic, zoo
+from sparsepgd.reproduce import Job, Plan, recipe, scale
 from sparsepgd.reproduce.parts import Finished
 
 PLACES = {  # the paper's model: ours; of several the first that is there
@@ -142,19 +141,10 @@ def table(order: Order, name: str, done: dict[Key, Finished]) -> dict[str, Any] 
     if missing == len(found) or (missing and not plan.gaps):
         return None
     outcome = plan.finish(found)
-    return {
-        "source": recipe(name).source,
-        "about": recipe(name).about,
-        "unit": outcome.unit,
-        "places": order.within(name),
-        "missing": missing,
-        "reasons": [*outcome.reasons, *(["a dash: not finished in the time that there was"] if missing else [])],
-        "numbers": [rounded(number) for number in outcome.numbers],
-    }
-
-
-def rounded(number: Number) -> dict[str, Any]:
-    return {name: round(value, 2) if isinstance(value, float) else value for name, value in asdict(number).items()}
+    if missing:
+        outcome = replace(outcome, reasons=[*outcome.reasons, "a dash: not finished in the time that there was"])
+    about = {"source": recipe(name).source, "about": recipe(name).about}
+    return outcome.record(2, **about, places=order.within(name), missing=missing)
 
 
 def run(one: Key, finished: Finished) -> dict[str, Any]:

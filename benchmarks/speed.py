@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparsepgd as sp
-from sparsepgd.evaluation import bench, rivals
-from sparsepgd.evaluation.identity import hardware
 from sparsepgd.problem.engine import Engine, Meter
+from sparsepgd.runs.identity import hardware
+from sparsepgd.speed import bench, rivals
 from sparsepgd.zoo import networks
 
 

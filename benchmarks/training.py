@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd.cli import app
-from sparsepgd.evaluation.folders import load as load_run
+from sparsepgd.runs.folders import load as load_run
 from sparsepgd.training import recipes
 from sparsepgd.training.records import load as load_training
 

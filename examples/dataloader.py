@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsepgd as sp
-from sparsepgd.evaluation.sources import as_tensors
+from sparsepgd.sources import as_tensors
 
 # Images: any Dataset of (image, label), here of tensors, read batch by batch; shuffle=False keeps the order.
 images = TensorDataset(*sp.load_data("bundled", 32))

@@ -9,7 +9,7 @@ LABELS.csv has a picture file and the number of its ImageNet class, 0 to 999, in
 import torch
 
 import sparsepgd as sp
-from sparsepgd.evaluation.sources import Framing
+from sparsepgd.sources import Framing
 from sparsepgd.zoo.normalise import Normalisation
 
 

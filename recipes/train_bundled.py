@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, pad
 
 from sparsepgd import Budget, SparsePGD
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
 from sparsepgd.zoo import CIFAR10_CLASSES, Card, load
 from sparsepgd.zoo.registry import ARCHITECTURES
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from sparsepgd import zoo
-from sparsepgd.evaluation.folders import load
+from sparsepgd.runs.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}

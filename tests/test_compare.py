@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd import options
+from sparsepgd.analysis.comparison import line
 from sparsepgd.cli import app
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.comparison import line
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
 
 
 def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:

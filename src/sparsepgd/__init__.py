@@ -1,12 +1,12 @@
 """Sparse adversarial attacks: a few pixels, a row, a patch, a sticker, a watermark, and how robust a model is."""
 
 from sparsepgd import errors
-from sparsepgd.evaluation.autoattack import AutoAttack
-from sparsepgd.evaluation.curves import SmallestK, accuracy_over_steps, smallest_k, steps_histogram
-from sparsepgd.evaluation.sources import Data, Source, load_data, load_model
+from sparsepgd.analysis.curves import SmallestK, accuracy_over_steps, smallest_k, steps_histogram
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
 from sparsepgd.problem.engine import Engine
+from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search import Attack, ClusterRS, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
+from sparsepgd.sources import Data, Source, load_data, load_model
 from sparsepgd.threat import Budget, Columns, Features, Frame, Groups, Patches, Pattern, Pixels, Rows, Shape
 from sparsepgd.training import train
 

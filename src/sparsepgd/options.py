@@ -13,12 +13,12 @@ from typing import Any
 
 from sparsepgd import baselines
 from sparsepgd.adapters import outside
+from sparsepgd.analysis.summary import counted
 from sparsepgd.errors import PatternError, UnsupportedError
-from sparsepgd.evaluation.listings import Choice
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import Attack, ClusterRS, SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.search.ensemble import Version
+from sparsepgd.sources.listings import Choice
 from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (

@@ -11,10 +11,10 @@ from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from sparsepgd.evaluation.comparison import Line
-from sparsepgd.evaluation.curves import accuracy_over_k
-from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import Summary, counted
+from sparsepgd.analysis.comparison import Line
+from sparsepgd.analysis.curves import accuracy_over_k
+from sparsepgd.analysis.summary import Summary, counted
+from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
 
 

@@ -19,8 +19,8 @@ from sparsepgd import options
 from sparsepgd.adapters import Outside
 from sparsepgd.cli import app
 from sparsepgd.errors import MissingPackageError, NoGradientError, UnsupportedError
-from sparsepgd.evaluation import runs
-from sparsepgd.evaluation.audit import audit
+from sparsepgd.runs import runs
+from sparsepgd.runs.audit import audit
 
 QUICK = {  # one or two attacks of each package, with a number of steps if they take one
     "foolbox:L0FMNAttack": 20,

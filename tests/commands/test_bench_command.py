@@ -10,8 +10,8 @@ import torch
 
 from sparsepgd.commands.bench import _settings, measure
 from sparsepgd.errors import BudgetError, UnsupportedError
-from sparsepgd.evaluation import bench
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
+from sparsepgd.speed import bench
 
 
 def test_bench_prints_tables_and_writes_record_and_plot(

@@ -12,7 +12,7 @@ from PIL import Image
 from sparsepgd.commands.common import out
 from sparsepgd.commands.detect import detect
 from sparsepgd.errors import BudgetError, UnsupportedError
-from sparsepgd.evaluation.identity import hardware
+from sparsepgd.runs.identity import hardware
 
 DETECTOR = """
 import torch

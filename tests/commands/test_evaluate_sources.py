@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from evaluation.grey_pictures import grey
+from sources.grey_pictures import grey
 from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.errors import BudgetError, PatternError, SourceError, UnsupportedError
-from sparsepgd.evaluation import bench
-from sparsepgd.evaluation.pictures import save_image
+from sparsepgd.sources.pictures import save_image
+from sparsepgd.speed import bench
 
 
 def spgd(*words: object) -> str:
@@ -72,7 +72,7 @@ def test_names_of_folders_reach_the_record_and_the_page(tmp_path: Path) -> None:
         image = torch.full((3, 8, 8), 0.2) + 0.1 * number
         save_image(image, tmp_path / "data" / name / f"{number}.png")
     (tmp_path / "m.py").write_text(
-        "import torch\nfrom sparsepgd.evaluation.sources import Source\n"
+        "import torch\nfrom sparsepgd.sources import Source\n"
         "def net():\n    torch.manual_seed(0)\n"
         "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)).eval()\n"
         "def named():\n    return Source('named', net(), ('elk', 'fox', 'owl', 'hen', 'cow'))\n"
@@ -124,7 +124,7 @@ def three_classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     network = zoo.load("small-plain")
     save_file({k: v.contiguous() for k, v in network.state_dict().items()}, place / "mine.safetensors")
     (place / "m.py").write_text(
-        "from sparsepgd import zoo\nfrom sparsepgd.evaluation.sources import Source\n"
+        "from sparsepgd import zoo\nfrom sparsepgd.sources import Source\n"
         "def net():\n    return Source('named', zoo.load('small-plain'), zoo.CIFAR10_CLASSES, 32)\n"
     )
     x, y = zoo.bundled_images(120)
@@ -173,7 +173,7 @@ def test_compare_and_bench_warn_of_classes_with_other_names(
 ) -> None:
     monkeypatch.setattr(bench, "REPEAT", 0.01)
     (tmp_path / "m.py").write_text(
-        "from sparsepgd import zoo\nfrom sparsepgd.evaluation.sources import Source\n"
+        "from sparsepgd import zoo\nfrom sparsepgd.sources import Source\n"
         "def other():\n    return Source('other', zoo.load('small-plain'), ('car', 'bus', 'van'), 32)\n"
     )
     words = ("--model", f"{tmp_path / 'm.py'}:other", *three_classes[2:], "--k", 1)
@@ -186,7 +186,7 @@ def test_several_models_have_labels_and_sizes_of_their_own(tmp_path: Path) -> No
     for number, name in enumerate(("owl", "fox", "elk") * 2):
         grey(tmp_path / "data" / name / f"{number}.png", 25 * number, (16, 16))
     (tmp_path / "m.py").write_text(
-        "import torch\nfrom sparsepgd.evaluation.sources import Source\n"
+        "import torch\nfrom sparsepgd.sources import Source\n"
         "def net(side):\n    torch.manual_seed(0)\n"
         "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * side**2, 3)).eval()\n"
         "def first():\n    return Source('first', net(16), ('elk', 'fox', 'owl'), 16)\n"

@@ -13,8 +13,8 @@ import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.commands.report import report
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import runs
-from sparsepgd.evaluation.folders import load
+from sparsepgd.runs import runs
+from sparsepgd.runs.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}

@@ -17,7 +17,7 @@ from sparsepgd import zoo
 from sparsepgd.cli import main
 from sparsepgd.commands import train as command
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.sources import load_data
+from sparsepgd.sources import load_data
 from sparsepgd.training import recipes, records
 from training.toys import quadrants
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd import baselines
+from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
-from sparsepgd.evaluation.audit import audit
-from sparsepgd.evaluation.autoattack import AutoAttack
-from sparsepgd.evaluation.curves import Smallest
-from sparsepgd.evaluation.runs import run
 from sparsepgd.problem.engine import Engine
+from sparsepgd.runs.audit import audit
+from sparsepgd.runs.autoattack import AutoAttack
+from sparsepgd.runs.runs import run
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.recorded import Recorded
 from sparsepgd.search.standalone import Standalone

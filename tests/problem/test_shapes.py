@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import sparsepgd as sp
+from sparsepgd.analysis.curves import Smallest, smallest_k
 from sparsepgd.errors import ShapeError
-from sparsepgd.evaluation import runs
-from sparsepgd.evaluation.audit import audit
-from sparsepgd.evaluation.autoattack import AutoAttack
-from sparsepgd.evaluation.curves import Smallest, smallest_k
-from sparsepgd.evaluation.identity import budget_of
 from sparsepgd.problem.shapes import as_images, shape_of, viewable
+from sparsepgd.runs import runs
+from sparsepgd.runs.audit import audit
+from sparsepgd.runs.autoattack import AutoAttack
+from sparsepgd.runs.identity import budget_of
 
 GROUPS = sp.Groups([[0, 1, 2], [3, 4], [5, 6, 7]])
 

@@ -9,9 +9,9 @@ from torch import nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
-from sparsepgd.evaluation.curves import Smallest
-from sparsepgd.evaluation.records import About
-from sparsepgd.evaluation.runs import run
+from sparsepgd.analysis.curves import Smallest
+from sparsepgd.runs.records import About
+from sparsepgd.runs.runs import run
 from sparsepgd.search.ensemble import Member
 
 MARKUP = "<script>alert(1)</script>"

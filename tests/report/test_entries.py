@@ -16,7 +16,7 @@ from sparsepgd.report.page import _settings, _together
 
 
 def written(budget: sp.Budget) -> object:
-    from sparsepgd.evaluation.identity import _plain
+    from sparsepgd.runs.identity import _plain
 
     return _plain(budget)
 

@@ -11,11 +11,11 @@ import pytest
 from made import CLASSES, MARKUP, make, make_ensemble, make_of_numbers, make_over_k, make_watermark, spgd
 from PIL import Image
 
-from sparsepgd.evaluation.records import About
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, collect
 from sparsepgd.report.figures import draw_all, write_figures
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, look, plain
+from sparsepgd.runs.records import About
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
+from sparsepgd.analysis.curves import Smallest
 from sparsepgd.cli import app
 from sparsepgd.commands.leaderboard import leaderboard, markdown
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.evaluation import runs
-from sparsepgd.evaluation.curves import Smallest
 from sparsepgd.report import leaderboard as board
+from sparsepgd.runs import runs
 from sparsepgd.search.ensemble import Member
 
 ROOT = Path(__file__).parent.parent.parent
@@ -164,7 +164,7 @@ def test_the_shipped_page_is_that_of_the_shipped_records() -> None:
 
 def test_shipped_records_are_of_the_shipped_models() -> None:
     from sparsepgd import zoo
-    from sparsepgd.evaluation.identity import model_digest
+    from sparsepgd.runs.identity import model_digest
 
     for one in board.contenders(ROOT / "leaderboard"):
         assert one.model_sha256 == model_digest(zoo.load(one.model))

@@ -15,12 +15,12 @@ from torch import nn
 import sparsepgd as sp
 from conftest import labelled
 from sparsepgd import zoo
-from sparsepgd.evaluation.records import About
-from sparsepgd.evaluation.runs import run
 from sparsepgd.report import gallery as gallery_of
 from sparsepgd.report.entries import collect
 from sparsepgd.report.gallery import gallery
 from sparsepgd.report.page import PAGE, duration, refresh_page, render, write_page
+from sparsepgd.runs.records import About
+from sparsepgd.runs.runs import run
 
 
 @pytest.fixture(scope="module")

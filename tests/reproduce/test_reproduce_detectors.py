@@ -10,7 +10,7 @@ from tiny_jobs import tiny_job
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce import cost, recipe
-from sparsepgd.reproduce.detectors import BUDGETS, Sight
+from sparsepgd.reproduce.experiments.detectors import BUDGETS, Sight
 
 FACTORY = """
 from torchvision.models.detection import fcos_resnet50_fpn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import sparsepgd as sp
 from conftest import Linear, NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem.goals import Divergence
 from sparsepgd.threat import Patches
-from sparsepgd.training.adversaries import SparseAdversary, adversary
+from sparsepgd.training.adversaries import DensePGD, SparseAdversary, _into_l1, adversary, sparse_noise
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings, settings
 
@@ -143,3 +144,72 @@ def test_the_adversary_never_looks_at_the_device(method: str) -> None:
         x_adv = attack(model, given, 0)
     assert x_adv.shape == given.x.shape
     assert not torch.equal(x_adv, given.x)
+
+
+@pytest.mark.parametrize(("norm", "radius", "order"), [("linf", 0.05, torch.inf), ("l2", 0.3, 2), ("l1", 0.4, 1)])
+def test_finds_the_best_point_of_a_linear_model_within_the_ball(norm: Any, radius: float, order: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 6, 6, generator=generator)
+    x = 0.4 + 0.2 * torch.rand(5, 3, 6, 6, generator=generator)  # far from 0 and 1: the ball alone binds
+    model = Linear(weight, 0.0).train()
+    attack = DensePGD(norm, radius, 60)
+    x_adv = attack.perturb(model, x, torch.zeros(5, dtype=torch.int64), seed=0, index=torch.arange(5))
+    delta = (x_adv - x).flatten(1)
+    assert bool((delta.norm(order, dim=1) <= radius * (1 + 1e-4)).all())
+    size = weight.flatten().abs()
+    best = radius * {torch.inf: size.sum(), 2: size.norm(), 1: size.topk(5).values.mean()}[order]  # l1: on 5 % of them
+    gain = (delta * weight.flatten()).sum(1)
+    assert bool((gain > 0.98 * best).all())
+    assert model.training
+    assert model.weight.requires_grad
+
+
+def test_images_stay_in_the_range() -> None:
+    x = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    model, y = Linear(torch.ones(3, 6, 6), 0.0), torch.zeros(4, dtype=torch.int64)
+    for norm, radius in (("linf", 0.9), ("l2", 20.0), ("l1", 200.0)):
+        x_adv = DensePGD(norm, radius, 5).perturb(model, x, y, seed=0, index=torch.arange(4))  # type: ignore[arg-type]
+        assert x_adv.min() >= 0
+        assert x_adv.max() <= 1
+
+
+def test_the_projection_on_the_l1_ball_is_the_nearest_point() -> None:
+    v = torch.tensor([[3.0, -1.0, 0.5], [0.2, 0.1, 0.0]])
+    expected = torch.tensor([[2.0, 0.0, 0.0], [0.2, 0.1, 0.0]])
+    torch.testing.assert_close(_into_l1(v, 2.0), expected)
+    random = torch.randn(1, 40, generator=torch.Generator().manual_seed(0)) * 3
+    inside = _into_l1(random, 5.0)
+    assert inside.abs().sum().item() == pytest.approx(5.0, rel=1e-5)
+    rest = random - inside  # of the nearest point no corner of the ball, 5 or -5 in one entry, lies further that way
+    assert 5.0 * rest.abs().max().item() == pytest.approx((rest * inside).sum().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("most", [1, 5, 500])
+def test_every_number_of_pixels_up_to_the_most_is_drawn(most: int) -> None:
+    x = images(300, size=6)
+    noisy = sparse_noise(x, sp.Budget(k=1).resolve((3, 6, 6)), most, torch.arange(300), 0)
+    counts = (noisy != x).any(1).flatten(1).sum(1)
+    assert set(counts.tolist()) == set(range(min(most, 35) + 1))
+    assert noisy.min() >= 0
+    assert noisy.max() <= 1
+
+
+def test_noise_follows_the_pattern_the_size_and_the_allowed_pixels() -> None:
+    x, rows = images(50, size=8), torch.arange(50)
+    row = sparse_noise(x, sp.Budget(k=1, pattern=sp.Rows()).resolve((3, 8, 8)), 2, rows, 0)
+    changed = (row != x).any(1)
+    assert torch.equal(changed.all(2), changed.any(2))  # whole rows
+    assert changed.any(2).sum(1).max() == 2
+    small = sparse_noise(x, sp.Budget(k=1, eps=0.1).resolve((3, 8, 8)), 9, rows, 0)
+    assert 0.05 < (small - x).abs().max() <= 0.1 + 1e-6
+    half = torch.zeros(8, 8, dtype=torch.bool)
+    half[:, :4] = True
+    allowed = sparse_noise(x, sp.Budget(k=1, allowed=half).resolve((3, 8, 8)), 9, rows, 0)
+    assert torch.equal(allowed[..., 4:], x[..., 4:])
+    assert not torch.equal(allowed, x)
+
+
+def test_the_noise_of_an_image_is_its_own() -> None:
+    x, threat = images(6, size=6), sp.Budget(k=1).resolve((3, 6, 6))
+    whole = sparse_noise(x, threat, 8, torch.arange(6), 3)
+    assert torch.equal(whole[4:], sparse_noise(x[4:], threat, 8, torch.arange(4, 6), 3))

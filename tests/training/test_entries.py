@@ -16,6 +16,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training.api import Trained
 from sparsepgd.training.entries import add_robust, measure, round_to_half, zoo_entry
 from sparsepgd.training.settings import settings
+from sparsepgd.training.state import write_weights
 from training.toys import network, quadrants, same_weights
 
 
@@ -155,3 +156,11 @@ def test_figures_of_other_weights_are_refused(trained: Trained, tmp_path: Path) 
     with pytest.raises(SourceError, match=r"mine.safetensors has sha256 .*, its card says"):
         add_robust(tmp_path, "mine", {"sAA": 0.5}, "by hand")
     assert (tmp_path / "mine.json").read_bytes() == before
+
+
+def test_weights_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+    file, weights = tmp_path / "model.safetensors", {"w": torch.arange(3.0)}
+    first, inode = write_weights(file, weights), file.stat().st_ino
+    assert (write_weights(file, weights), file.stat().st_ino) == (first, inode)
+    assert write_weights(file, {"w": torch.zeros(3)}) != first
+    assert torch.equal(load_file(file)["w"], torch.zeros(3))

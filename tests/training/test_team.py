@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsepgd.evaluation.distributed import Workers
+from sparsepgd.distributed import Workers
 from sparsepgd.training.team import Team
 from training.toys import ENVIRONMENT, network
 

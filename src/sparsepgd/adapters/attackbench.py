@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsepgd.adapters.ours import attacked, unknown
+from sparsepgd.analysis.curves import smallest_k
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.curves import smallest_k
 from sparsepgd.problem.oracle import Model
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.spgd import SparsePGD

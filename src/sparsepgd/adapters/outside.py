@@ -90,14 +90,16 @@ class Outside(Standalone):
 
     def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
         model = Counted(ask.oracle, images.x)
-        with _seeded(noise, images.index):
-            found = self._call(model, images.x.clone(), images.y.clone())
+        seed = random.Random(f"{int(noise.seed)}-{int(images.index[0])}").getrandbits(32)
+        with seeded(seed):
+            found = self.call(model, images.x.clone(), images.y.clone())
         count = len(images.x)
         ask.forwards.add_(-(-model.forwards // count))
         ask.backwards.add_(-(-model.backwards // count))
         return self._within(threat, images, found.detach().to(images.x))
 
-    def _call(self, model: Counted, x: Tensor, y: Tensor) -> Tensor:
+    def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """What they return, as it comes."""
         try:
             if not isinstance(self.theirs, str):
                 return self.theirs(model, x, y)
@@ -156,9 +158,8 @@ class Counted(nn.Module):
 
 
 @contextmanager
-def _seeded(noise: Noise, index: Tensor) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Their generators are the global ones: seeded here, and given back. (torch's are, by whoever lent the model.)"""
-    seed = random.Random(f"{int(noise.seed)}-{int(index[0])}").getrandbits(32)
     plain, array = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
@@ -188,7 +189,7 @@ def _steps_word(kind: Any) -> str | None:
     return next((word for word in STEPS if word in inspect.signature(kind).parameters), None)
 
 
-def _foolbox(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+def _foolbox(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     epsilons = settings.pop("epsilons", None)  # None: the smallest perturbation
     from foolbox import PyTorchModel
 
@@ -197,17 +198,17 @@ def _foolbox(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: 
     return clipped
 
 
-def _torchattacks(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+def _torchattacks(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     found: Tensor = kind(model, **settings)(x, y)
     return found
 
 
-def _art(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+def _art(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Without labels: ART takes what the model says for them, and here it is right. (For JSMA they are targets.)"""
     from art.estimators.classification import PyTorchClassifier
 
     with torch.no_grad():
-        classes = model.oracle.logits(x[:1]).shape[1]
+        classes = (model.oracle.logits if isinstance(model, Counted) else model)(x[:1]).shape[1]  # uncounted
     classifier = PyTorchClassifier(
         model,
         nn.CrossEntropyLoss(),
@@ -219,7 +220,7 @@ def _art(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tens
     return torch.from_numpy(kind(classifier, **settings).generate(x.float().cpu().numpy()))
 
 
-def _adv_lib(kind: Any, settings: dict[str, Any], model: Counted, x: Tensor, y: Tensor) -> Tensor:
+def _adv_lib(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some insist on it
     found: Tensor = kind(model=model, inputs=x, labels=y, **{**goal, **settings})
     return found

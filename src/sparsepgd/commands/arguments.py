@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from sparsepgd import options
-from sparsepgd.evaluation.data import NAMES as DATA
 from sparsepgd.problem.engine import PRECISIONS
+from sparsepgd.sources.data import NAMES as DATA
 
 MODELS = (
     "zoo:NAME or just NAME (see spgd zoo), torchvision:NAME, timm:NAME, robustbench:[DATASET/THREAT/]NAME, "

@@ -8,14 +8,13 @@ from typing import Annotated
 import torch
 import typer
 
-from sparsepgd import options
+from sparsepgd import atomic, options
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import device_named, out, progress
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.sources import Source, load_image, load_model, save_image
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.sources import Source, load_image, load_model, save_image
 from sparsepgd.threat import Budget
 
 

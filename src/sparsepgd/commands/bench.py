@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from sparsepgd import options, tables
+from sparsepgd import atomic, options, tables
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import check_fit, command, device_named, err, one_model, out
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation import atomic, bench, rivals
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.engine import PRECISIONS, Precision
 from sparsepgd.problem.shapes import shape_of
+from sparsepgd.speed import bench, rivals
 from sparsepgd.threat import Budget, Pixels
 
 
@@ -74,7 +74,7 @@ def measure(
     )
     out.print(tables.bare_model(record), tables.timed_attacks(record))
     if out_file is not None:
-        from sparsepgd.report import speed
+        from sparsepgd.speed import plot as speed
 
         atomic.write(out_file, (json.dumps(record, indent=1) + "\n").encode())
         speed.draw(record, out_file.with_suffix(".png"))

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsepgd import options
 from sparsepgd.errors import UnsupportedError, first_line
-from sparsepgd.evaluation.sources import Data, Source, load_pairs
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed, working_device
 from sparsepgd.search.loop import Progress as Report
+from sparsepgd.sources import Data, Source, load_pairs
 
 # names of models, files and classes are printed as they are: [b] is no markup
 out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) for to_err in (False, True))

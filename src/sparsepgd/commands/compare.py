@@ -11,14 +11,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from sparsepgd import options, tables
+from sparsepgd import atomic, options, tables
+from sparsepgd.analysis.comparison import Line, line
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, one_model, out, progress
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.comparison import Line, line
-from sparsepgd.evaluation.identity import hardware
-from sparsepgd.evaluation.summary import counted
+from sparsepgd.runs.identity import hardware
 from sparsepgd.threat import Budget
 
 

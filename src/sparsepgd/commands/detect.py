@@ -13,7 +13,8 @@ import torch
 import typer
 from rich.table import Table
 
-from sparsepgd import options
+from sparsepgd import atomic, options
+from sparsepgd.analysis.summary import counted
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, out, progress
@@ -22,9 +23,7 @@ from sparsepgd.detection.pictures import side_by_side, write_png
 from sparsepgd.detection.sources import NAMES, Found, load_detector
 from sparsepgd.detection.study import Seen, examine, look
 from sparsepgd.errors import BudgetError, UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.identity import hardware
-from sparsepgd.evaluation.summary import counted
+from sparsepgd.runs.identity import hardware
 from sparsepgd.search import Attack
 from sparsepgd.threat import Budget
 

@@ -12,21 +12,23 @@ import torch
 import typer
 
 from sparsepgd import options, tables, zoo
+from sparsepgd.analysis import sanity
+from sparsepgd.analysis.curves import Smallest
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
+from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation import runs, sanity
-from sparsepgd.evaluation.audit import audit
-from sparsepgd.evaluation.curves import Smallest
-from sparsepgd.evaluation.distributed import Workers, joined
-from sparsepgd.evaluation.folders import load
-from sparsepgd.evaluation.records import About, Notice, Record
-from sparsepgd.evaluation.sources import Data, Source, load_model, load_pairs
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
+from sparsepgd.runs import runs
+from sparsepgd.runs.audit import audit
+from sparsepgd.runs.folders import load
+from sparsepgd.runs.records import About, Record
 from sparsepgd.search.ensemble import Member
+from sparsepgd.sources import Data, Source, load_model, load_pairs
 from sparsepgd.threat import Budget
 
 

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sparsepgd import tables
+from sparsepgd import atomic, tables
 from sparsepgd.commands.common import out
-from sparsepgd.evaluation import atomic
 from sparsepgd.report import leaderboard as board
 
 PAGE = Path("docs") / "leaderboard.md"

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from sparsepgd import atomic
 from sparsepgd.commands.common import out
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.folders import unfinished
 from sparsepgd.report import PAGE, collect, write_figures, write_page
+from sparsepgd.runs.folders import unfinished
 
 
 def report(

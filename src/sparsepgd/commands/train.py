@@ -18,16 +18,16 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from sparsepgd import options, zoo
+from sparsepgd import atomic, options, zoo
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import bar, check_fit, device_named, err, out
+from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.data import NAMES as DATA
-from sparsepgd.evaluation.distributed import Workers, joined
-from sparsepgd.evaluation.sources import TRAINED, Data, load_data, load_model
-from sparsepgd.evaluation.summary import counted
 from sparsepgd.search.noise import signed
+from sparsepgd.sources import TRAINED, Data, load_model
+from sparsepgd.sources.data import NAMES as DATA
+from sparsepgd.sources.data import load_parts
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
@@ -222,17 +222,17 @@ class _Job:
 
     def images(self) -> tuple[tuple[Tensor, Tensor], Data]:
         """Those to train on and those to test on: a fifth of them, if the source does not tell them apart."""
-        x, y = load_data(self.data, size=self.size, part="train")
-        test = load_data(self.data, size=self.size)
-        if not torch.equal(x, test.x):
-            return (x, y), test
+        data, test = load_parts(self.data, self.size)
+        if test is not None:
+            return data, test
+        x, y = data
         if len(x) < 2:
             raise SourceError(f"{self.data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
         self.split = True
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
         fifth = max(1, len(x) // 5)
         rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
-        return (x[rows], y[rows]), Data(x[kept], y[kept], test.class_names)
+        return (x[rows], y[rows]), Data(x[kept], y[kept], data.class_names)
 
 
 def _torchvision(name: str, classes: int) -> nn.Module:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from sparsepgd import tables, zoo
+from sparsepgd.analysis.summary import counted
 from sparsepgd.commands.common import out
-from sparsepgd.evaluation.summary import counted
 
 
 def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the whole card of this model.")] = None) -> None:

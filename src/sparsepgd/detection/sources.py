@@ -12,7 +12,7 @@ from sparsepgd.detection.objectives import Detector
 from sparsepgd.detection.torchvision_models import COCO_CATEGORIES, TorchvisionDetector, is_torchvision
 from sparsepgd.detection.yolo import Yolo, is_yolo, load_yolo
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import factories
+from sparsepgd.sources import factories
 
 NAMES = "FILE.pt or yolo:FILE of ultralytics, torchvision:NAME or FILE.py:FACTORY"
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sparsepgd.evaluation.curves import accuracy_over_k, accuracy_over_queries, accuracy_over_steps
-from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import wilson
+from sparsepgd.analysis.curves import accuracy_over_k, accuracy_over_queries, accuracy_over_steps
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, new_figure, plain
+from sparsepgd.runs.records import Record
 
 WIDTH, HEIGHT = 6.0, 3.7
 LINE_HEIGHT = 0.2  # of a legend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsepgd.analysis import sanity
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import counted, singular
 from sparsepgd.errors import SourceError
-from sparsepgd.evaluation import sanity
-from sparsepgd.evaluation.chunks import decoded
-from sparsepgd.evaluation.folders import RECORD, load, load_adversarial
-from sparsepgd.evaluation.records import Notice, Record, Row
-from sparsepgd.evaluation.summary import counted, singular
+from sparsepgd.runs.chunks import decoded
+from sparsepgd.runs.folders import RECORD, load, load_adversarial
+from sparsepgd.runs.records import Record, Row
 from sparsepgd.threat import LEVELS, Groups, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
@@ -133,17 +134,20 @@ class Entry:
 
 def collect(places: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders, and in the folders within them."""
-    return entries_of([folder for place in places for folder in _run_folders(Path(place))])
+    return entries_of(records_of([folder for place in places for folder in _run_folders(Path(place))]))
 
 
-def entries_of(folders: Sequence[Path]) -> list[Entry]:
+def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
     """The runs in these folders themselves."""
-    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
-    records = [load(folder) for folder in folders]
-    labels = _labels(records)
+    return {folder: load(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)}
+
+
+def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
+    """The runs by their folders."""
+    labels = _labels(list(records.values()))
     return [
-        Entry(place, label, record, *_images(folder))
-        for place, (folder, record, label) in enumerate(zip(folders, records, labels, strict=True))
+        Entry(place, label, record, *_images(folder, record))
+        for place, ((folder, record), label) in enumerate(zip(records.items(), labels, strict=True))
     ]
 
 
@@ -209,8 +213,8 @@ def _run_folders(place: Path) -> list[Path]:
     return found
 
 
-def _images(folder: Path) -> tuple[Tensor, Tensor]:
-    tensors = load_adversarial(folder)
+def _images(folder: Path, record: Record) -> tuple[Tensor, Tensor]:
+    tensors = load_adversarial(folder, record)
     if "x" not in tensors:
         raise SourceError(f"{folder} does not hold the clean images; run it again with this version, in a new folder")
     x = tensors["x"].float() / LEVELS if tensors["x"].dtype == torch.uint8 else tensors["x"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparsepgd.evaluation.atomic import write
+from sparsepgd.atomic import write
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import MUTED, inline_svg, look, plain, png, svg

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparsepgd.evaluation.records import Row
 from sparsepgd.report.entries import Entry
 from sparsepgd.report.pictures import Format, boxes, changes, choose_format, clean_picture, difference
+from sparsepgd.runs.records import Row
 
 MOST = 500  # images of each data set that are shown
 ROOM = 4_200_000  # characters for all pictures of a page

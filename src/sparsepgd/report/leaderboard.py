@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from sparsepgd import atomic
+from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.folders import load, load_adversarial
-from sparsepgd.evaluation.records import Record, Strict, read
-from sparsepgd.evaluation.summary import counted, wilson
 from sparsepgd.report.entries import describe_budget, short_digest
+from sparsepgd.runs.folders import load, load_adversarial
+from sparsepgd.runs.records import Record, Strict, read
 
 HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
 
@@ -137,7 +137,7 @@ def from_run(record: Record) -> Contender:
 def add(folder: Path, run: Path) -> Contender:
     """The run in `run` becomes a record in `folder`, or joins the record of its model and budget there."""
     record = load(run)
-    load_adversarial(run)  # says if the images are gone or damaged
+    load_adversarial(run, record)  # says if the images are gone or damaged
     new = from_run(record)
     if (file := folder / new.file).is_file():
         new = joined(read(file, Contender), new)

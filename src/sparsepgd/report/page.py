@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sparsepgd.evaluation.atomic import write
-from sparsepgd.evaluation.folders import dump, load, sha256
-from sparsepgd.evaluation.records import Record
-from sparsepgd.evaluation.summary import counted, wilson
-from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
+from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.atomic import write
+from sparsepgd.report.entries import Entry, entries_of, notices, nouns, records_of, short_digest
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
+from sparsepgd.runs.folders import dump, sha256
+from sparsepgd.runs.records import Record
 
 ABSENT = "-"
 PAGE = "report.html"
@@ -29,13 +29,13 @@ def write_page(entries: Sequence[Entry], file: Path) -> Path:
 
 def refresh_page(folders: Sequence[Path], file: Path) -> None:
     """The page of these runs and no others, unless that is what is there."""
-    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
-    shown = _listed([load(folder) for folder in folders])
+    records = records_of(folders)
+    shown = _listed(records.values())
     if not file.is_file() or f'name="runs" content="{shown}"' not in file.read_text(encoding="utf-8", errors="replace"):
-        write_page(entries_of(folders), file)
+        write_page(entries_of(records), file)
 
 
-def _listed(records: Sequence[Record]) -> str:
+def _listed(records: Iterable[Record]) -> str:
     """What is shown, in the head of the page: the digest of each record."""
     return " ".join(sha256(dump(record))[:16] for record in records)
 
@@ -56,7 +56,7 @@ def render(entries: Sequence[Entry]) -> str:
     page: str = environment.get_template("page.html.j2").render(
         entries=entries,
         title=_title(entries),
-        runs=_listed([entry.record for entry in entries]),
+        runs=_listed(entry.record for entry in entries),
         thing=thing,
         point=point,
         notices=notices(entries),

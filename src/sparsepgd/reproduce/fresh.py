@@ -14,8 +14,8 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.sources import load_data
 from sparsepgd.reproduce.subjects import SHIPPED, Job, Subject
+from sparsepgd.sources import load_data
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
 from sparsepgd.training.api import WEIGHTS

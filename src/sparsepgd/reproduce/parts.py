@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparsepgd.evaluation import atomic, identity, runs
-from sparsepgd.evaluation.records import About, Record
+from sparsepgd import atomic
 from sparsepgd.reproduce.scales import passes
 from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.runs import identity, runs
+from sparsepgd.runs.records import About, Record
 from sparsepgd.search.ensemble import Member
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget, Pattern, Pixels
@@ -112,6 +113,18 @@ class Outcome:
     reasons: Sequence[str]  # why they may differ
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by their file; drawn when called
 
+    def record(self, digits: int | None = None, **more: object) -> dict[str, Any]:
+        """As plain values: `more`, then unit, reasons and numbers, rounded if asked for."""
+        numbers = [asdict(number) for number in self.numbers]
+        if digits is not None:
+            numbers = [{k: round(v, digits) if isinstance(v, float) else v for k, v in one.items()} for one in numbers]
+        return {**more, "unit": self.unit, "reasons": list(self.reasons), "numbers": numbers}
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> Outcome:
+        """What `record` wrote down, without figures."""
+        return cls(record["unit"], [Number(**number) for number in record["numbers"]], record["reasons"])
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -152,13 +165,6 @@ def accuracy(case: Case, done: Finished | None, paper: float | None) -> Number:
         return Number(case.section, case.row, case.column, None, paper)
     low, high = (100 * value for value in done.record.robust_interval)
     return Number(case.section, case.row, case.column, 100 * done.record.robust_accuracy, paper, low, high)
-
-
-def dump(outcome: Outcome, **more: object) -> bytes:
-    """The numbers as JSON."""
-    content = {**more, "unit": outcome.unit, "reasons": list(outcome.reasons)}
-    content["numbers"] = [asdict(number) for number in outcome.numbers]
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def keep(path: Path, content: object) -> None:

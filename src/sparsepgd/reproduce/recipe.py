@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparsepgd.evaluation.summary import wilson
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.reproduce.paper import table
 from sparsepgd.reproduce.parts import Plan
 from sparsepgd.reproduce.subjects import SIDE, Job, Subject

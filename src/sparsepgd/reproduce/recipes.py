@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce import accuracy, curves
-from sparsepgd.reproduce.ablation import SCANS, ablation
-from sparsepgd.reproduce.accuracy import grid
-from sparsepgd.reproduce.panels import panels
+from sparsepgd.reproduce.experiments import accuracy, curves
+from sparsepgd.reproduce.experiments.ablation import SCANS, ablation
+from sparsepgd.reproduce.experiments.accuracy import grid
+from sparsepgd.reproduce.experiments.panels import panels
+from sparsepgd.reproduce.experiments.ratio import ratio
+from sparsepgd.reproduce.experiments.training import POLICIES, training
+from sparsepgd.reproduce.experiments.transfer import transfer
 from sparsepgd.reproduce.paper import table
 from sparsepgd.reproduce.parts import Plan
-from sparsepgd.reproduce.ratio import ratio
 from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe
 from sparsepgd.reproduce.subjects import Job
-from sparsepgd.reproduce.training import POLICIES, training
-from sparsepgd.reproduce.transfer import transfer
 
 LARGE = 224
 BOTH: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES": STRADES}
@@ -32,7 +32,7 @@ def _every(label: str, *sections: str) -> dict[str, str | None]:
 
 def _detectors(recipe: Recipe, job: Job) -> Plan:
     """Imported when it is asked for: it needs more than the other recipes."""
-    from sparsepgd.reproduce.detectors import detectors
+    from sparsepgd.reproduce.experiments.detectors import detectors
 
     return detectors(recipe, job)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsepgd import tables
-from sparsepgd.evaluation import atomic
+from sparsepgd import atomic, tables
 from sparsepgd.report.style import png, svg
 from sparsepgd.reproduce.paper import facts
-from sparsepgd.reproduce.parts import Number, Outcome, dump
+from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.subjects import Job
 
@@ -25,6 +25,10 @@ class Grid:
     title: str
     header: list[str]
     rows: list[list[str]]
+
+    @property
+    def markdown(self) -> str:
+        return tables.markdown(self.header, self.rows)
 
     @property
     def columns(self) -> list[list[str]]:
@@ -68,7 +72,7 @@ def markdown(recipe: Recipe, outcome: Outcome) -> str:
     """The tables, the reasons and the source as a page."""
     parts = [f"# {recipe.source}: {recipe.about}\n"]
     for grid in grids(outcome):
-        parts.append(f"## {heading(grid.title, outcome.unit)}\n\n{tables.markdown(grid.header, grid.rows)}\n")
+        parts.append(f"## {heading(grid.title, outcome.unit)}\n\n{grid.markdown}\n")
     parts.append("## Why the numbers may differ\n\n" + "\n".join(f"- {reason}" for reason in outcome.reasons) + "\n")
     parts.append(f"Source of the paper's numbers: {facts()['source']}.\n")
     return "\n".join(parts)
@@ -78,8 +82,9 @@ def write(recipe: Recipe, job: Job, outcome: Outcome) -> list[Path]:
     """numbers.json, table.md and the figures, as SVG and PNG."""
     folder = job.out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
+    record = outcome.record(recipe=recipe.name, source=recipe.source, scale=job.scale.name, seed=job.seed)
     content = {
-        NUMBERS: dump(outcome, recipe=recipe.name, source=recipe.source, scale=job.scale.name, seed=job.seed),
+        NUMBERS: (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(),
         TABLE: markdown(recipe, outcome).encode(),
     }
     for name, draw in outcome.figures.items():

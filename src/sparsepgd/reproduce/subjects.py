@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation.sources import load_pairs
 from sparsepgd.reproduce.scales import Scale
 from sparsepgd.search import SparsePGD
+from sparsepgd.sources import load_pairs
 from sparsepgd.threat import Budget, Pattern, Pixels
 
 SHIPPED, SIDE = "bundled", 32  # the images of this package, and how large they are

@@ -1,4 +1,4 @@
-"""The adversary of a training run: what it makes of a batch. It sees the model in evaluation mode."""
+"""The adversary of a training run: what it makes of a batch. It sees the model in evaluation mode. And sparse noise."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from sparsepgd.baselines.loap import LOAP
 from sparsepgd.baselines.pgd0 import PGD0
 from sparsepgd.problem.goals import Divergence, Goal, Untargeted
-from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.loop import Images, Waiting
-from sparsepgd.search.noise import Noise, signed
+from sparsepgd.search.noise import Noise, Stream, signed
 from sparsepgd.search.recorded import Recorded
-from sparsepgd.threat import Budget, Patches, Pattern
+from sparsepgd.threat import Budget, Patches, Pattern, Threat
 from sparsepgd.training.data import Batch
-from sparsepgd.training.dense import DensePGD
 from sparsepgd.training.settings import Settings
 
 Adversary = Callable[[nn.Module, Batch, int], Tensor]  # model, batch, iteration -> x_adv
 TURNS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
+TOP = 0.05  # share of the entries that a step in l1 moves
 
 
 def adversary(wanted: Settings, shape: tuple[int, int, int]) -> Adversary:
@@ -116,3 +116,75 @@ def one_step(
     state = attack.start(threat, images, noise)
     seen = Oracle(model, goal).evaluate(attack.propose(threat, images, state), y, y, gradient=True)
     return attack.propose(threat, images, attack.update(threat, images, state, seen, nothing, noise))
+
+
+@dataclass(frozen=True)
+class DensePGD:
+    """Projected gradient ascent on the cross-entropy in an l_inf, l2 or l1 ball (Madry et al. 2018; Tramer and Boneh
+    2019), for models to compare with: unchecked, the whole batch at once."""
+
+    norm: Literal["linf", "l2", "l1"]
+    radius: float
+    steps: int
+
+    def perturb(self, model: Model, x: Tensor, y: Tensor, *, seed: int, index: Tensor) -> Tensor:
+        oracle, x = Oracle(model, Untargeted()), x.detach()
+        start = 2 * Noise(seed).uniform(Stream.MAGNITUDE, index, 0, tuple(x.shape[1:])) - 1
+        delta = self._project(self.radius * start if self.norm == "linf" else start, x)
+        with borrowed(model, x.device):
+            for _ in range(self.steps):
+                seen = oracle.evaluate(x + delta, y, y, gradient=True)
+                assert seen.gradient is not None
+                delta = self._project(delta + self._step(seen.gradient.to(delta.dtype)), x)
+        return (x + delta).clamp(0, 1)
+
+    def _step(self, g: Tensor) -> Tensor:
+        """The steepest ascent of length 2.5 radius / steps in the norm; for l1 on the largest entries alone."""
+        length = 2.5 * self.radius / self.steps
+        if self.norm == "linf":
+            return length * g.sign()
+        if self.norm == "l2":
+            norm: Tensor = g.flatten(1).norm(dim=1).clamp(min=1e-12)
+            return length * g / norm.view(-1, 1, 1, 1)
+        flat = g.flatten(1)
+        largest = flat.abs().topk(max(1, round(TOP * flat.shape[1])))
+        step = torch.zeros_like(flat).scatter(1, largest.indices, flat.gather(1, largest.indices).sign())
+        return length * (step / largest.indices.shape[1]).view_as(g)
+
+    def _project(self, delta: Tensor, x: Tensor) -> Tensor:
+        """Into the ball, then into [0, 1]: the second moves every entry towards 0 and so stays in the ball."""
+        if self.norm == "linf":
+            delta = delta.clamp(-self.radius, self.radius)
+        elif self.norm == "l2":
+            norm = delta.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1)
+            delta = delta * (self.radius / norm).clamp(max=1)
+        else:
+            delta = _into_l1(delta.flatten(1), self.radius).view_as(delta)
+        return (x + delta).clamp(0, 1) - x
+
+
+def _into_l1(v: Tensor, radius: float) -> Tensor:
+    """The nearest point of the l1 ball for each row (Duchi et al. 2008)."""
+    size = v.abs()
+    ordered = size.sort(1, descending=True).values
+    excess = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
+    last = (ordered > excess).sum(1, keepdim=True).clamp(min=1) - 1
+    threshold = excess.gather(1, last).clamp(min=0)
+    return v.sign() * (size - threshold).clamp(min=0)
+
+
+def sparse_noise(x: Tensor, threat: Threat, most: int, rows: Tensor, seed: int) -> Tensor:
+    """N: x with uniform noise of size eps on 0 to `most` groups of each image, every number equally likely (the
+    authors' work on one-step training)."""
+    groups = threat.grid[0] * threat.grid[1] * threat.grid[2]
+    most = min(most, groups - 1)
+    noise, eps = Noise(seed), threat.budget.eps
+    count = (noise.uniform(Stream.COIN, rows, 0, (1,)) * (most + 1)).long()  # (B, 1)
+    score = noise.uniform(Stream.MASK, rows, 0, threat.grid)
+    bar = score.flatten(1).topk(most + 1).values.gather(1, count)  # above it lie `count` groups
+    mask = threat.expand((score > bar[:, :, None, None]).float()) > 0
+    masks = threat.masks(len(x))
+    if masks is not None:
+        mask = mask & masks[0]
+    eta = eps * (2 * noise.uniform(Stream.MAGNITUDE, rows, 0, threat.shape) - 1)
+    return torch.where(mask, (x + eta).clamp(0, 1), x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from sparsepgd.distributed import joined
 from sparsepgd.errors import ModelError, UnsupportedError
-from sparsepgd.evaluation import atomic, identity
-from sparsepgd.evaluation.distributed import joined
-from sparsepgd.evaluation.sources import as_tensors
 from sparsepgd.extras import needs
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.runs import identity
 from sparsepgd.search.noise import signed
+from sparsepgd.sources import TRAINED, as_tensors
 from sparsepgd.threat import Budget
 from sparsepgd.training import data as sources
 from sparsepgd.training import state as states
@@ -34,7 +32,7 @@ from sparsepgd.training.settings import Settings, settings
 from sparsepgd.training.team import Team
 from sparsepgd.training.watch import watch
 
-CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", "model.safetensors", "tensorboard"
+CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +221,7 @@ class _Keeper:
 
     def go_on(self) -> None:
         """From where the run was left to its end, the folder closed to others."""
-        from sparsepgd.evaluation.folders import Folder
+        from sparsepgd.runs.folders import Folder
 
         with ExitStack() as stack:
             stack.enter_context(Folder(self.folder).held() if self.run.team.first else nullcontext())
@@ -249,10 +247,8 @@ class _Keeper:
     def finish(self) -> None:
         if self.run.team.first:
             with self.run.state.averaged():
-                weights = self.run.state.network.state_dict().items()
-                data = save_tensors({name: value.cpu().contiguous() for name, value in weights})
-            atomic.write(self.folder / WEIGHTS, data)
-            self.record(finished=True, weights=hashlib.sha256(data).hexdigest())
+                digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
+            self.record(finished=True, weights=digest)
 
     def record(self, **more: Any) -> None:
         from sparsepgd.training import records

@@ -16,9 +16,9 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.evaluation.sources import as_tensors
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.sources import as_tensors
 from sparsepgd.threat import LEVELS
 from sparsepgd.training.settings import Augment, Settings
 from sparsepgd.training.team import Team

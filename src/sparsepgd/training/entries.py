@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from sparsepgd import atomic
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.evaluation import atomic, identity
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.runs import identity
 from sparsepgd.search import SparsePGD
 from sparsepgd.threat import Budget
 from sparsepgd.training.api import Trained
+from sparsepgd.training.state import write_weights
 from sparsepgd.zoo import Card, load
 from sparsepgd.zoo.networks import PreActResNet
 from sparsepgd.zoo.registry import verified
@@ -53,7 +53,6 @@ def zoo_entry(
     folder.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     state = round_to_half(model) if half else model.state_dict()
-    weights = save({key: value.cpu().contiguous() for key, value in state.items()})
     figures = measure(model, test, trained.settings.budget, images, steps)
     if half:
         figures["measured"] = f"weights rounded to float16; {figures['measured']}"
@@ -65,7 +64,7 @@ def zoo_entry(
         arguments=arguments or {},
         classes=list(classes),
         parameters=count,
-        sha256=hashlib.sha256(weights).hexdigest(),
+        sha256=write_weights(folder / f"{name}.safetensors", state),
         method=kind.name,
         command=command,
         seed=trained.settings.seed,
@@ -79,7 +78,6 @@ def zoo_entry(
         },
         **figures,
     )
-    atomic.write(folder / f"{name}.safetensors", weights)
     atomic.write(folder / f"{name}.json", card.to_json().encode())
     load(name, folder)
     return card

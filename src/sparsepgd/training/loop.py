@@ -17,16 +17,15 @@ from torch import Tensor, nn
 
 from sparsepgd.errors import SparsePGDError, TrainingWarning
 from sparsepgd.threat import Threat
-from sparsepgd.training import schedules
-from sparsepgd.training.adversaries import Adversary
+from sparsepgd.training.adversaries import Adversary, sparse_noise
 from sparsepgd.training.data import Images, augmented, shares
 from sparsepgd.training.settings import Settings
-from sparsepgd.training.sparse_noise import sparse_noise
 from sparsepgd.training.state import Plain, State, snapshot
 from sparsepgd.training.team import Team
 from sparsepgd.training.watch import Watch, catastrophic
 
 Progress = Callable[[int, int, Mapping[str, float]], None]  # iterations done, of, the last value of each curve
+WARM = 0.25  # share of the iterations in which a one-cycle rises
 BRAKE = 0.5  # on the learning rate, each time a run is taken back
 
 
@@ -113,7 +112,7 @@ class Run:
 
     def rate(self, iteration: int) -> float:
         total = self.wanted.epochs * self.batches
-        return self.state.brake * schedules.rate(self.wanted.schedule, self.wanted.lr, iteration, total)
+        return self.state.brake * rate(self.wanted.schedule, self.wanted.lr, iteration, total)
 
     def take_back(self, good: Plain, loss: float) -> None:
         """Back to the start of the epoch, and on with a lower learning rate; after a few times it is given up."""
@@ -150,3 +149,27 @@ class Run:
         self.state.notices.append(words)
         if self.team.first:
             warnings.warn(words, TrainingWarning, stacklevel=2)
+
+
+def paper(done: float) -> float:
+    """Divided by ten at 1/4 and again at 3/4 of all iterations."""
+    return 1.0 if done < 0.25 else 0.1 if done < 0.75 else 0.01
+
+
+def one_cycle(done: float) -> float:
+    """Half a cosine from 1/25 up to the peak, and half a cosine down to 0 (Smith and Topin 2018)."""
+    if done < WARM:
+        return 0.04 + 0.96 * (1 - math.cos(math.pi * done / WARM)) / 2
+    return (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
+
+
+def constant(done: float) -> float:
+    return 1.0
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {"paper": paper, "one-cycle": one_cycle, "constant": constant}
+
+
+def rate(name: str, peak: float, iteration: int, total: int) -> float:
+    """The learning rate of an iteration, counted from 0, of `total`; a resumed run needs nothing but its number."""
+    return peak * SCHEDULES[name](iteration / total)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from sparsepgd.evaluation import atomic
-from sparsepgd.evaluation.records import Strict, read
+from sparsepgd import atomic
+from sparsepgd.runs.records import Strict, read
 
 RECORD = "training.json"
 

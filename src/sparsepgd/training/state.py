@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,10 +13,12 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from sparsepgd import atomic
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
-from sparsepgd.evaluation import atomic, identity
+from sparsepgd.runs import identity
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
 
@@ -129,6 +131,15 @@ def _set_random_state(kept: list[Tensor], device: torch.device) -> None:
     torch.set_rng_state(kept[0].cpu())
     if device.type == "cuda" and len(kept) > 1:
         torch.cuda.set_rng_state(kept[1].cpu(), device)
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
+    """As safetensors, unless the file holds them already; their sha256."""
+    data = save_tensors({name: value.cpu().contiguous() for name, value in weights.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        atomic.write(path, data)
+    return digest
 
 
 def save(path: Path, state: State, configuration: Plain) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsepgd.evaluation.distributed import Workers
+from sparsepgd.distributed import Workers
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What results say: summaries, curves, comparisons, and whether the numbers can be believed."""

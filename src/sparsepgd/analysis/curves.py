@@ -1,0 +1,247 @@
+"""Whole curves from few attacks: robust accuracy over steps from one result, over k from one run or by bisection."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sparsepgd.analysis.summary import Rows
+from sparsepgd.errors import BudgetError, UnsupportedError
+from sparsepgd.problem import Result
+from sparsepgd.problem.checks import check_images, check_index, check_labels
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.oracle import Model
+from sparsepgd.problem.shapes import seen_as_images, shape_of
+from sparsepgd.search.ensemble import Member, for_rows, merge, rebudget
+from sparsepgd.threat import Budget
+
+Steps: TypeAlias = Result | Rows  # both say for each image whether it was fooled, and after how many steps
+SHORTEST = 10  # the paper's histograms count all that took fewer steps as this many
+
+
+def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
+    """(steps, robust accuracy after that many), exact: one point wherever it changes, and both ends.
+
+    What an attack with early stopping would have reached with fewer steps, since a shorter run is the
+    beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
+    queries: constant_schedule=True or rescale=False). Of an ensemble: over the steps of all members together.
+    """
+    return _accuracy_over(result, "steps")
+
+
+def accuracy_over_queries(result: Steps) -> tuple[Tensor, Tensor]:
+    """(forward passes, robust accuracy after that many), as `accuracy_over_steps`."""
+    return _accuracy_over(result, "forwards")
+
+
+def _accuracy_over(result: Steps, count: str) -> tuple[Tensor, Tensor]:
+    taken, fooled, right = _columns(result, count, "fooled", "clean_correct")
+    broken = taken[(fooled > 0) & (right > 0)]  # with a target, wrong images are attacked, too
+    most = taken.amax()[None] if len(taken) else taken
+    steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))
+    lost = torch.searchsorted(broken.sort().values, steps, right=True)
+    return steps, (right.sum() - lost).double() / max(len(taken), 1)
+
+
+def steps_histogram(result: Steps, bins: int = 20) -> tuple[Tensor, Tensor]:
+    """(edges (bins + 1,), counts (bins,)) of the steps until success, over log-spaced bins from 10 on.
+
+    Images fooled in fewer than ten steps are in the first bin, as in the paper's figure.
+    """
+    if bins < 1:
+        raise UnsupportedError(f"bins={bins}; use at least one")
+    taken, fooled = _columns(result, "steps", "fooled")
+    steps = taken[fooled > 0].double().clamp(min=SHORTEST)
+    top = max(float(taken.max()) if len(taken) else 0.0, SHORTEST + 1.0)
+    edges = torch.logspace(math.log10(SHORTEST), math.log10(top), bins + 1, dtype=torch.float64, device=steps.device)
+    place = torch.bucketize(steps, edges[1:-1].contiguous(), right=True)  # [edge, next edge), the last one closed
+    return edges, torch.bincount(place, minlength=bins)
+
+
+def accuracy_over_k(result: Steps, k_max: int) -> tuple[Tensor, Tensor]:
+    """(k, robust accuracy against k groups) for k = 0 to k_max, from a run of `Smallest`."""
+    groups, fooled, right = _columns(result, "groups", "fooled", "clean_correct")
+    ks = torch.arange(k_max + 1)
+    needed = groups[(fooled > 0) & (right > 0)].sort().values.cpu()
+    lost = torch.searchsorted(needed, ks, right=True)
+    return ks, (right.sum().cpu() - lost).double() / max(len(groups), 1)
+
+
+def _columns(result: Steps, *names: str) -> list[Tensor]:
+    """Columns of a result or of a record, (B,) int64 each."""
+    if isinstance(result, Result):
+        return [getattr(result, name).long() for name in names]
+    return [torch.tensor([getattr(row, name) for row in result.rows], dtype=torch.int64) for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class SmallestK:
+    """For each image the smallest k that was found to fool the model, and the image that proves it."""
+
+    k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
+    x_adv: Tensor  # as x, verified within k; the clean image where k is 0 or k_max + 1
+    ks: tuple[int, ...]  # the values of k that were considered
+    result: Result  # the outcome for each image at its k; counters are sums over all attacks
+
+    @property
+    def forwards(self) -> Tensor:
+        return self.result.forwards
+
+    @property
+    def k_max(self) -> int:
+        return self.ks[-1]
+
+    def accuracy(self, k: int) -> float:
+        """Robust accuracy against k: an upper bound, as every attack gives. k = 0: accuracy on clean images."""
+        if not 0 <= k <= self.k_max:
+            raise BudgetError(f"k={k} was not searched; use 0 <= k <= {self.k_max}")
+        return float((self.k > k).double().mean()) if len(self.k) else math.nan
+
+    def curve(self) -> tuple[Tensor, Tensor]:
+        """(k, robust accuracy) at 0 and at every k considered."""
+        ks = (0, *self.ks)
+        return torch.tensor(ks), torch.tensor([self.accuracy(k) for k in ks], dtype=torch.float64)
+
+
+def smallest_k(
+    attack: Member,
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    ks: int | Sequence[int],
+    *,
+    seed: int = 0,
+    logits: Callable[[Any], Tensor] | None = None,
+    index: Tensor | None = None,
+    batch_size: int | None = None,
+    engine: Engine | None = None,
+) -> SmallestK:
+    """The smallest k for each image among ks: 1 to k_max for an integer, or the given values.
+
+    What is reported is an upper bound on the true minimum: every k from 1 to k_max is backed by an image that
+    changes at most k groups and was verified to fool the model.
+    ``attack`` is any attack that is a dataclass with a budget; the k of the budget is replaced.
+
+    A minimum-norm attack (`minimum_norm`), such as SparseAnneal, is called once, with the largest k and
+    early_stop=False. Any other is called by bisection, at most once for each k, and each image is in at most
+    log2(len(ks)) + 1 of the calls: the search first tries, for all images at once, the place in ks that is the largest
+    power of two, then the odd multiples of its half on whichever side each image is on, and so on. What it finds would
+    be the smallest k at which this attack succeeds if success were monotone in k, that is, if the attack never failed
+    at a k above one where it succeeds; it is smaller still where an image needed fewer groups than it was allowed.
+    """
+    budget = getattr(attack, "budget", None)
+    check_images(seen_as_images(x, budget))
+    y, ladder = check_labels(y, x), _ladder(ks, budget, shape_of(x))
+    options: dict[str, Any] = {"seed": seed, "logits": logits, "batch_size": batch_size}
+    if engine is not None:
+        options["engine"] = engine  # others' attacks need not know it
+    numbers = check_index(index, y)
+    search = _Search(ladder, x.detach().clone())
+    for place in _places(len(ladder), once=looks_for_fewest(attack)):
+        rows = search.open_at(place)
+        if len(rows) or search.result is None:
+            member = for_rows(_with_k(attack, ladder[place - 1]), rows)
+            search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
+    return search.outcome()
+
+
+def looks_for_fewest(attack: object) -> bool:
+    """Whether one run of the attack without early_stop gives the smallest k of every image."""
+    return bool(getattr(attack, "minimum_norm", False))
+
+
+def _places(count: int, once: bool) -> Iterator[int]:
+    """The places of a ladder in the order in which they are tried: only the last, or all as in a bisection."""
+    if once:
+        yield count
+        return
+    stride = 1 << (count.bit_length() - 1)
+    while stride:
+        yield from range(stride, count + 1, 2 * stride)
+        stride //= 2
+
+
+@dataclass(frozen=True, eq=False)
+class Smallest:
+    """An attack that looks for the smallest k up to that of its budget: `Result.groups` is what was found."""
+
+    attack: Member
+    budget: Budget
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}-smallest-k"
+
+    @property
+    def needs_gradient(self) -> bool:
+        return bool(getattr(self.attack, "needs_gradient", True))
+
+    @property
+    def quantize(self) -> bool:
+        return bool(getattr(self.attack, "quantize", False))
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, progress: object = None, **options: Any) -> Result:
+        found = smallest_k(self.attack, model, x, y, self.budget.k, **options).result
+        names = tuple(self.name if one else None for one in found.fooled.tolist())
+        return dataclasses.replace(found, broken_by=names)
+
+
+@dataclass(eq=False)
+class _Search:
+    """Places in the ladder count from 1: `failed` is the largest that failed, `worked` the smallest that worked."""
+
+    ladder: tuple[int, ...]
+    x: Tensor
+    result: Result | None = None  # of the first call, which is for all images, then the best of all
+
+    def __post_init__(self) -> None:
+        self.failed = torch.zeros(len(self.x), dtype=torch.int64, device=self.x.device)
+        self.worked = torch.full_like(self.failed, len(self.ladder) + 1)
+
+    def open_at(self, place: int) -> Tensor:
+        """The images for which this place is not decided."""
+        undecided = (self.failed < place) & (place < self.worked)
+        return (undecided if self.result is None else undecided & self.result.clean_correct).nonzero()[:, 0]
+
+    def learn(self, place: int, rows: Tensor, result: Result) -> None:
+        won = result.fooled
+        needed = torch.searchsorted(torch.tensor(self.ladder, device=rows.device), result.groups[won]) + 1
+        self.worked[rows[won]] = needed.clamp(max=place)
+        self.failed[rows[~won]] = place
+        if self.result is None:
+            self.result = result
+        else:
+            self.result = merge(self.result, rows, result, "", only_fooled=True)
+
+    def outcome(self) -> SmallestK:
+        assert self.result is not None
+        values = torch.tensor([*self.ladder, self.ladder[-1] + 1], device=self.worked.device)
+        k = torch.where(self.result.clean_correct, values[self.worked - 1], 0)
+        fooled = self.result.fooled.view(-1, *[1] * (self.x.dim() - 1))
+        return SmallestK(k, torch.where(fooled, self.result.x_adv, self.x), self.ladder, self.result)
+
+
+def _with_k(attack: Member, k: int) -> Member:
+    """The attack with this k; one that looks for the fewest groups without an early stop."""
+    changed: Member = rebudget(attack, lambda budget: dataclasses.replace(budget, k=k))
+    if getattr(changed, "budget", None) is getattr(attack, "budget", None):
+        raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
+    if looks_for_fewest(attack):
+        changed = dataclasses.replace(changed, early_stop=False)  # type: ignore[type-var]
+    return changed
+
+
+def _ladder(ks: int | Sequence[int], budget: Budget | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
+    ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
+    if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
+        raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
+    if budget is not None:
+        dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
+    return ladder

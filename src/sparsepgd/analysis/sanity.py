@@ -1,0 +1,245 @@
+"""Can the numbers be believed? Checks of the model and the images before a run, and of its rows afterwards.
+
+None of them stops a run: each gives at most one notice, which is printed under the table and kept in the record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd import baselines
+from sparsepgd.analysis.summary import Row
+from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
+from sparsepgd.problem import Untargeted
+from sparsepgd.problem.checks import check_classes
+from sparsepgd.problem.engine import in_parts
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.precision import full_precision
+from sparsepgd.problem.shapes import shape_of
+from sparsepgd.search import ClusterRS, SparseAnneal, SparsePGD, SparseRS
+from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows
+from sparsepgd.threat import Budget
+
+SAMPLE = 32  # images that the model is asked about
+ENTRIES = 1 << 20  # pixels on the device at a time
+ALONE = 4  # of these, asked about one by one
+ROUND_OFF = 1e-3  # relative; what a batch of another size may change
+VANISHING = 1e-10  # the norm of a gradient that leads nowhere
+FEW = 0.05  # shares and differences of accuracy that are let pass
+TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images more that matter
+SHARE = 25  # passes of the run for each of the trial, at least
+ATTACKS = (SparseRS, ClusterRS, *(getattr(baselines, name) for name in baselines.__all__))
+BLACK_BOX = tuple(kind(Budget(k=1)).name for kind in ATTACKS if not kind.needs_gradient)  # how their names begin
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something to know before the numbers are believed."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What is known of a model before it is attacked."""
+
+    classes: int
+    notices: tuple[Notice, ...]
+
+
+def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> Examination:
+    """Before a run: a few forward passes and one gradient. x and y must have passed problem.checks."""
+    size = min(batch_size or SAMPLE, max(8, ENTRIES // math.prod(shape_of(x)[1:])))
+    notices = [*_range(x), *_mode(model)]
+    device = working_device(model, x)
+    sample, true = x[:SAMPLE].to(device), y[:SAMPLE].to(device)
+    oracle = Oracle(model, Untargeted())
+    with borrowed(model, device):
+        first, again = (oracle.answers(sample, size) for _ in range(2))
+        check_classes(y, first.shape[1])
+        notices += _outputs(first)
+        random = list(_randomised(first, again))
+        notices += random or _batch(oracle, sample, first)
+        with full_precision():
+            notices += _gradients(oracle, sample[:size], true[:size])
+    return Examination(first.shape[1], tuple(notices))
+
+
+def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
+    """Before a long run of the paper's attacks: whether SparseAnneal fools more of a few images than each of them does
+    with as many passes of the model."""
+    members = attack.members if isinstance(attack, SparseAutoAttack) else (attack,)
+    own = [member for member in members if isinstance(member, SparsePGD | SparseRS)]
+    if not own or any(isinstance(member, SparseAnneal) for member in members):
+        return ()
+    passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in own)
+    room = passes // (2 * SHARE * (1 + len(own)))  # steps in all, for each attack that is tried
+    few = torch.arange(min(max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED), len(x)))
+    steps = min(room // max(len(few), 1), max(STEPS))
+    if steps < min(STEPS):
+        return ()
+
+    def fooled(short: Member) -> int:
+        return int(for_rows(short, few)(model, x[few], y[few]).fooled.sum())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will say it
+        try:
+            most = fooled(SparseAnneal(own[0].budget, steps, quantize=own[0].quantize))
+        except NoGradientError:
+            return ()
+        found = [(fooled(_shortened(member, steps)), member.name) for member in own if most >= MORE]
+    best, name = max(found, default=(most, ""))
+    if most < best + MORE:
+        return ()
+    words = (
+        f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {name} {best} with as many "
+        "passes of the model: it is the stronger attack here, and without it the robust accuracy may be overstated; "
+        "use --attack saa+"
+    )
+    return (Notice("anneal-wins", words),)
+
+
+def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS:
+    """The attack with as many passes of the model as SparseAnneal has in so many steps, at the pace of a short run."""
+    if isinstance(member, SparseRS):
+        return dataclasses.replace(member, queries=2 * steps)
+    # the random start of sPGD is tried too
+    return dataclasses.replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
+
+
+def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
+    """After a run."""
+    clean = sum(row.clean_correct for row in rows)
+    notices = list(_chance(clean, len(rows), classes))
+    if any(row.backwards for row in rows):  # otherwise there was no gradient to beat
+        by_box = sum(row.clean_correct and (row.broken_by or "").startswith(BLACK_BOX) for row in rows)
+        robust = sum(row.clean_correct and not row.fooled for row in rows)
+        notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
+    return tuple(notices)
+
+
+def compare(robust: Mapping[str, float]) -> tuple[Notice, ...]:
+    """After runs of several attacks on the same model and images: the robust accuracy under each."""
+    white = [value for name, value in robust.items() if not name.startswith(BLACK_BOX)]
+    black = [value for name, value in robust.items() if name.startswith(BLACK_BOX)]
+    return tuple(_masking(min(white), min(black))) if white and black else ()
+
+
+def _range(x: Tensor) -> Iterator[Notice]:
+    low, high = float(x.amin()), float(x.amax())
+    if high <= 0.02:
+        advice = "were they divided by 255 twice? multiply by 255"
+    elif low == high:
+        advice = "every value is the same; check how they were loaded"
+    else:
+        return
+    yield Notice("range", f"the images lie in [{low:.4g}, {high:.4g}], where [0, 1] is expected: {advice}")
+
+
+def _mode(model: Model) -> Iterator[Notice]:
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    kinds = sorted({type(module).__name__ for module in modules if module.training and _changes_with_mode(module)})
+    if kinds:
+        yield Notice(
+            "training-mode",
+            f"the model came in training mode ({', '.join(kinds)}); it is attacked in evaluation mode, "
+            "and is in training mode again afterwards",
+        )
+
+
+def _changes_with_mode(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+
+
+def _outputs(logits: Tensor) -> Iterator[Notice]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_logits(logits)
+    for warning in caught:
+        if issubclass(warning.category, ProbabilitiesWarning):
+            yield Notice("probabilities", str(warning.message))
+
+
+def _randomised(first: Tensor, again: Tensor) -> Iterator[Notice]:
+    apart = _apart(first, again)
+    if not apart <= ROUND_OFF / 10 or bool((first.argmax(1) != again.argmax(1)).any()):
+        yield Notice(
+            "randomised",
+            f"the model is randomised: two passes over the same images differ by {apart:.1%} of the logits' size; "
+            "one success does not mean much here, and the robust accuracy is overstated: average over the randomness",
+        )
+
+
+def _batch(oracle: Oracle, x: Tensor, together: Tensor) -> Iterator[Notice]:
+    """An image alone against the same image among others."""
+    few = together[:ALONE]
+    try:
+        alone = oracle.answers(x[:ALONE], 1)
+    except (RuntimeError, ValueError) as error:
+        reason = first_line(error.__cause__ or error)  # in the words of the model itself
+        yield Notice("batch", f"the model cannot be asked about one image alone ({reason}); the last batch may fail")
+        return
+    apart, other = _apart(few, alone), int((few.argmax(1) != alone.argmax(1)).sum())
+    if other or not apart <= ROUND_OFF:
+        yield Notice(
+            "batch",
+            f"the answer depends on the other images of the batch: alone, {other} of {len(few)} images get another "
+            f"class, and logits differ by {apart:.1%}; use running statistics (BatchNorm), not those of the batch",
+        )
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference, as a share of the largest logit."""
+    return float((a - b).abs().amax() / torch.maximum(a.abs(), b.abs()).amax().clamp(min=1e-12))
+
+
+def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
+    def length(rows: slice) -> Tensor:
+        gradient = oracle.evaluate(x[rows], y[rows], y[rows], True).gradient
+        assert gradient is not None
+        norm: Tensor = gradient.flatten(1).double().norm(dim=1)
+        return norm
+
+    try:
+        lengths, _ = in_parts(length, len(x), len(x))
+    except NoGradientError:
+        return  # a gradient attack will say so itself, another does not mind
+    lost = torch.cat(lengths) < VANISHING
+    share = float(lost.double().mean())
+    if share > FEW:
+        yield Notice(
+            "zero-gradient",
+            f"{share:.0%} of the images have a vanishing gradient (norm below {VANISHING:g}): gradient attacks are "
+            "blind there; add a black box (--attack rs or saa), or look for rounding and saturation in the model",
+        )
+
+
+def _chance(hits: int, n: int, classes: int) -> Iterator[Notice]:
+    """One-sided binomial test of the clean accuracy against guessing."""
+    from scipy.special import bdtrc
+
+    if n >= 10 and (hits == 0 or float(bdtrc(hits - 1, n, 1 / classes)) > FEW):
+        yield Notice(
+            "chance",
+            f"clean accuracy {hits / n:.1%} is not better than guessing among {classes} classes: check the labels, "
+            "the order of the classes, the weights and the normalisation, which belongs inside the model",
+        )
+
+
+def _masking(white: float, black: float) -> Iterator[Notice]:
+    if white - black > FEW:
+        yield Notice(
+            "black-box-wins",
+            f"the black box leaves {black:.1%} where the gradient attacks leave {white:.1%}: either these had too few "
+            "--steps, or gradients mislead (gradient masking), as they do in the paper on models that are trained "
+            "against l0 attacks; the lower number counts, and more --queries may lower it further",
+        )

@@ -1,0 +1,66 @@
+"""A run in a few numbers, with the interval that the number of images leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Z95 = 1.959963984540054  # two-sided 95 %
+
+
+def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval for a proportion: at 95 % unless told otherwise."""
+    if n == 0:
+        return 0.0, 1.0
+    centre = (hits + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def counted(count: int, things: str) -> str:
+    """``1 step``, ``1,000 steps``, ``1 query``."""
+    return f"{count:,} {things if count != 1 else singular(things)}"
+
+
+def singular(things: str) -> str:
+    """Of steps, patches, queries."""
+    if things.endswith("ies"):
+        return things.removesuffix("ies") + "y"
+    return things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
+
+
+class Row(Protocol):
+    """What a record holds of an image, as far as it is read here."""
+
+    @property
+    def clean_correct(self) -> bool: ...
+    @property
+    def fooled(self) -> bool: ...
+    @property
+    def backwards(self) -> int: ...
+    @property
+    def broken_by(self) -> str | None: ...
+
+
+class Rows(Protocol):
+    """A record of a run."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row of a table."""
+
+    images: int
+    clean_accuracy: float
+    robust_accuracy: float
+    interval: tuple[float, float]  # of the robust accuracy, 95 %
+    median_l0: float  # changed pixels of the fooled; NaN if none was
+    median_steps: float  # until success
+    forwards: int
+    backwards: int
+    seconds: float

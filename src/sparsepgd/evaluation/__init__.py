@@ -1,1 +1,0 @@
-"""How sure we are: attacks over a data set, summarised."""

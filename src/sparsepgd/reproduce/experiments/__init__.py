@@ -1,0 +1,1 @@
+"""One module for each kind of table or figure of the paper."""

@@ -1,0 +1,126 @@
+"""Tables of robust accuracy: models by attacks, for one budget after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsepgd import options
+from sparsepgd.analysis.summary import wilson
+from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy
+from sparsepgd.reproduce.recipe import Recipe, reasons, rivals
+from sparsepgd.reproduce.scales import SAA
+from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.threat import Budget
+
+LEVELS = ("8/255", "16/255", "32/255", "64/255")
+L0 = ("CS", "RS", "SF", "PGD0", "SAIF", "sPGD_p", "sPGD_u")
+LARGE = ("RS", "SAIF", "sPGD_p", "sPGD_u")
+LINES, SQUARES = ("RS", "sPGD_p", "sPGD_u"), ("RS", "LOAP", "sPGD_p", "sPGD_u")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of a table: one budget under some attacks."""
+
+    label: str  # of the paper's table
+    section: str
+    k: int
+    columns: tuple[str, ...]
+    pattern: str = "pixel"  # as on the command line
+    eps: str = "1"
+    row: str | None = None  # None: a row for each model
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.k, options.pattern(self.pattern), options.eps(self.eps))
+
+    def has(self, subject: Subject) -> bool:
+        """Whether the paper has this model here: one trained for rows is not tried against patches."""
+        return self.row is not None or subject.role in table(self.label).cells[self.section]
+
+
+PIXELS = [Block(label, f"k={k}", k, L0) for label, k in (("10_15", 10), ("20", 15), ("20", 20))]
+CIFAR100 = [Block("10_15", "cifar100, k=10", 10, L0)]
+IMAGENET = [Block("more", "imagenet100, k=200", 200, LARGE)]
+GTSRB = [Block("more", "gtsrb, k=600", 600, LARGE)]
+STRUCTURED = [
+    Block("struct", "cifar10, 1 row", 1, LINES, "row"),
+    Block("struct", "cifar10, 2 patches 3x3", 2, SQUARES, "patch:3"),
+    Block("struct", "cifar10, 1 patch 5x5", 1, SQUARES, "patch:5"),
+]
+STRUCTURED_LARGE = [
+    Block("struct", "imagenet100, 1 row", 1, LINES, "row"),
+    Block("struct", "imagenet100, 2 patches 10x10", 2, SQUARES, "patch:10"),
+    Block("struct", "imagenet100, 1 patch 14x14", 1, SQUARES, "patch:14"),
+]
+DRAWINGS = {"circle 18x18, 208 pixels": "circle:18", "letter A 60x60, 1747 pixels": "letter:A:60"}
+WATERMARKS = [
+    Block("wm", section, 1, LINES, pattern, eps, row=f"eps={eps}")
+    for section, pattern in DRAWINGS.items()
+    for eps in LEVELS
+]
+
+
+def grid(blocks: Sequence[Block], *more: str) -> Callable[[Recipe, Job], Plan]:
+    """The plan of a table that consists of these blocks; `more`: further reasons."""
+
+    def plan(recipe: Recipe, job: Job) -> Plan:
+        subjects = job.subjects(recipe.roles, recipe.size)
+        found_in = {block: [subject for subject in subjects if block.has(subject)] for block in blocks}
+        cases = [case for block, those in found_in.items() for subject in those for case in _cases(block, subject, job)]
+        words = reasons(recipe, job, subjects, rivals(job), *more)
+
+        def finish(done: Sequence[Any]) -> Outcome:
+            found = dict(zip(cases, done, strict=True))
+            numbers = [number for block, those in found_in.items() for number in _numbers(block, those, found)]
+            return Outcome("robust accuracy, %", numbers, words)
+
+        return Plan(cases, finish, gaps=True)
+
+    return plan
+
+
+def _cases(block: Block, subject: Subject, job: Job) -> Iterator[Case]:
+    budget = block.budget
+    for column in block.columns:
+        attack = job.scale.attack(column, budget)
+        cost = job.scale.cost(column, attack)
+        yield Case(block.section, block.row or subject.role, column, subject, attack, cost)
+
+
+def _numbers(block: Block, subjects: Sequence[Subject], found: dict[Case, Finished | None]) -> Iterator[Number]:
+    """Clean accuracy, one number a case, and sAA: what none of its members breaks, which is what the cascade leaves."""
+    value = table(block.label).value
+    for subject in subjects:
+        row = block.row or subject.role
+        mine = {
+            case.column: (case, done)
+            for case, done in found.items()
+            if (case.section, case.row, case.subject) == (block.section, row, subject)
+        }
+        finished = next((done for _, done in mine.values() if done is not None), None)
+        yield _clean(block.section, row, finished, value(block.section, row, "clean"))
+        for column in block.columns:
+            yield accuracy(*mine[column], value(block.section, row, column))
+        yield together(block.section, row, [mine[member][1] for member in SAA], value(block.section, row, "sAA"))
+
+
+def _clean(section: str, row: str, done: Finished | None, paper: float | None) -> Number:
+    if done is None:
+        return Number(section, row, "clean", None, paper)
+    low, high = (100 * share for share in done.record.clean_interval)
+    return Number(section, row, "clean", 100 * done.record.clean_accuracy, paper, low, high)
+
+
+def together(section: str, row: str, done: Sequence[Finished | None], paper: float | None) -> Number:
+    """sAA from runs of its members under the same seed."""
+    finished = [one for one in done if one is not None]
+    if len(finished) < len(done):
+        return Number(section, row, "sAA", None, paper)
+    images = list(zip(*(one.record.rows for one in finished), strict=True))
+    left = sum(all(row.clean_correct and not row.fooled for row in image) for image in images)
+    low, high = wilson(left, len(images))
+    return Number(section, row, "sAA", 100 * left / len(images), paper, 100 * low, 100 * high)

@@ -1,0 +1,181 @@
+"""Figures 3 and 4 and Table V: robust accuracy over iterations and over k, iterations needed, run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from sparsepgd.analysis.curves import Smallest, accuracy_over_k, accuracy_over_steps
+from sparsepgd.report import Entry, charts, collect
+from sparsepgd.report.style import look
+from sparsepgd.reproduce.figures import lines
+from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
+from sparsepgd.reproduce.recipe import Recipe, reasons, rivals
+from sparsepgd.reproduce.scales import SAA, passes
+from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.runs.records import Record
+from sparsepgd.search import SparsePGD, SparseRS
+from sparsepgd.threat import Budget
+
+LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
+L0 = ("CS", "RS", "SF", "PGD0", "SAIF", "sPGD_p", "sPGD_u")
+
+
+def iterations(recipe: Recipe, job: Job) -> Plan:
+    """sPGD once, at full length: a shorter run is its beginning. RS for every length: its schedule depends on it."""
+    k = 200 if recipe.size > 32 else 20
+    budget, subjects = Budget(k=k), job.subjects(recipe.roles, recipe.size)
+    most = {"sPGD_p": job.scale.steps, "sPGD_u": job.scale.steps, "RS": job.scale.queries}
+    cases = [
+        Case(column, subject.role, str(length), subject, attack)
+        for subject in subjects
+        for column in most
+        for length, attack in _lengths(column, budget, job, most[column])
+    ]
+
+    def finish(done: Sequence[Finished]) -> Outcome:
+        numbers = [
+            Number(case.section, case.row, f"T={length}", 100 * share, _end(recipe, case, length))
+            for case, one in zip(cases, done, strict=True)
+            for length, share in _read(case, one.record)
+        ]
+        words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
+                        "Tables I and II")  # fmt: skip
+        return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
+
+    return Plan(cases, finish)
+
+
+def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
+    """Robust accuracy over what columns such as T=300 count (`before`: T=), a line for each model and attack."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for number in numbers:
+        point = (float(number.column.removeprefix(before)), number.here or 0.0)
+        series.setdefault(f"{number.row}, {number.section}", []).append(point)
+    return lines(series, (words, "robust accuracy, %"), log=before == "T=")
+
+
+def _lengths(column: str, budget: Budget, job: Job, most: int) -> list[tuple[int, SparsePGD | SparseRS]]:
+    if column != "RS":
+        return [(most, SparsePGD(budget, most, "projected" if column == "sPGD_p" else "unprojected"))]
+    return [(length, SparseRS(budget, length)) for length in ladder(most)]
+
+
+def ladder(most: int) -> list[int]:
+    """The lengths that are looked at."""
+    return sorted({length for length in LADDER if length < most} | {most})
+
+
+def _read(case: Case, record: Record) -> list[tuple[int, float]]:
+    """(iterations, robust accuracy): one point of RS, many of sPGD."""
+    if case.section == "RS":
+        return [(int(case.column), record.robust_accuracy)]
+    steps, share = accuracy_over_steps(record)
+    return [(length, float(share[steps <= length][-1])) for length in ladder(int(case.column))]
+
+
+def _end(recipe: Recipe, case: Case, length: int) -> float | None:
+    section = "imagenet100, k=200" if recipe.size > 32 else "k=20"
+    label = "more" if recipe.size > 32 else "20"
+    return table(label).value(section, case.row, case.section) if length == 10_000 else None
+
+
+def sparsity(recipe: Recipe, job: Job) -> Plan:
+    """The smallest k for each image by bisection gives the whole curve over k."""
+    budget, subjects = Budget(k=KS[-1]), job.subjects(recipe.roles)
+    cases = []
+    for subject in subjects:
+        for column in ("sPGD_p", "RS"):
+            attack = job.scale.attack(column, budget)
+            searches = budget.k.bit_length()  # bisection
+            cost = passes(attack) * searches
+            cases.append(Case(column, subject.role, "k", subject, Smallest(attack, budget), cost))
+
+    def finish(done: Sequence[Finished]) -> Outcome:
+        numbers, tables = [], {10: table("10_15"), 15: table("20"), 20: table("20")}
+        for case, one in zip(cases, done, strict=True):
+            share = accuracy_over_k(one.record, budget.k)[1]
+            for k in KS:
+                printed = tables[k].value(f"k={k}", case.row, case.section) if k in tables else None
+                numbers.append(Number(case.section, case.row, f"k={k}", 100 * float(share[k]), printed))
+        words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so that k = 10 is "
+                        "not a run of its own; the paper's values are those of Tables I and VIII")  # fmt: skip
+        figure = partial(_drawn, charts.over_k, [one.folder for one in done])
+        return Outcome("robust accuracy, %", numbers, words, {"sparsity": figure})
+
+    return Plan(cases, finish)
+
+
+def histogram(recipe: Recipe, job: Job) -> Plan:
+    """Iterations until success of the runs that Table I has at k = 20."""
+    subjects, budget = job.subjects(recipe.roles), Budget(k=20)
+    cases = [
+        Case("k=20", subject.role, column, subject, job.scale.attack(column, budget))
+        for subject in subjects
+        for column in ("sPGD_p", "sPGD_u", "RS")
+    ]
+
+    def finish(done: Sequence[Finished]) -> Outcome:
+        numbers = []
+        for case, one in zip(cases, done, strict=True):
+            taken = [row.steps + 1 for row in one.record.rows if row.fooled]
+            average = mean(taken) if taken else None
+            numbers.append(Number("mean iterations of the successes", case.row, case.column, average, None))
+            printed = table("20").value("k=20", case.row, case.column)
+            success = 100 * (1 - one.record.robust_accuracy)
+            theirs = None if printed is None else 100 - printed
+            numbers.append(Number("success rate, %", case.row, case.column, success, theirs))
+        words = reasons(recipe, job, subjects, "the paper's mean iterations stand in its picture alone; its success "
+                        "rates are 100 minus Table I")  # fmt: skip
+        won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
+        return Outcome("", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {})
+
+    return Plan(cases, finish)
+
+
+def _drawn(chart: Callable[[Sequence[Entry]], Any], folders: Sequence[Path]) -> Any:
+    with look():
+        return chart(collect(folders))
+
+
+def runtime(recipe: Recipe, job: Job) -> Plan:
+    """Wall-clock of every attack, read from its record."""
+    subjects, budget = job.subjects(recipe.roles), Budget(k=20)
+    cases = []
+    for subject in subjects:
+        for column in L0:
+            attack = job.scale.attack(column, budget)
+            cases.append(Case("k=20", subject.role, column, subject, attack, job.scale.cost(column, attack)))
+
+    def finish(done: Sequence[Finished]) -> Outcome:
+        found = {(case.row, case.column): one.record for case, one in zip(cases, done, strict=True)}
+        numbers = [number for subject in subjects for number in _times(subject, found)]
+        words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA is the sum of "
+                        "its members, each on all images")  # fmt: skip
+        return Outcome("", numbers, words)
+
+    return Plan(cases, finish)
+
+
+def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Number]:
+    """Minutes for 1,000 images, multiples of sPGD unprojected, passes of the model for an image."""
+    role, theirs = subject.role, table("runtime")
+    seconds: dict[str, Any] = {column: found[role, column].seconds for column in L0}
+    seconds["sAA"] = sum(seconds[member] for member in SAA)
+    numbers = []
+    for column, value in seconds.items():
+        printed, unit = (theirs.value("minutes", role, name) for name in (column, "sPGD_u"))
+        minutes = value / 60 * 1000 / len(subject.x)
+        numbers.append(Number("minutes for 1,000 images", role, column, minutes, printed))
+        ratio = None if printed is None or unit is None else printed / unit
+        numbers.append(Number("times the time of sPGD_u", role, column, value / seconds["sPGD_u"], ratio))
+        if column in L0:
+            rows = found[role, column].rows
+            calls = mean(row.forwards + row.backwards for row in rows)
+            numbers.append(Number("passes for an image", role, column, calls, None))
+    return numbers

@@ -1,0 +1,150 @@
+"""Figures 5 to 7: adversarial images of every kind, beside the clean ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from sparsepgd import options
+from sparsepgd.report.pictures import boxes, clean_picture
+from sparsepgd.report.style import look, new_figure, plain
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
+from sparsepgd.reproduce.recipe import Recipe, reasons
+from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.runs.folders import load_adversarial
+from sparsepgd.runs.records import Row
+from sparsepgd.search import SparsePGD
+from sparsepgd.threat import Budget
+
+HIGHLIGHT = "#d00000"  # the red squares of the paper
+COLUMNS = 4
+LARGE = {  # the paper's budgets (k, pattern, eps), for images of 224x224
+    "200 pixels": (200, "pixel", "1"),
+    "100 pixels": (100, "pixel", "1"),
+    "1 row": (1, "row", "1"),
+    "1 column": (1, "column", "1"),
+    "star 25x25": (1, "star:25", "1"),
+    "heart 20x20": (1, "heart:20", "1"),
+    "patch 14x14": (1, "patch:14", "1"),
+    "2 patches 10x10": (2, "patch:10", "1"),
+    "A 60x60, eps 32/255": (1, "letter:A:60", "32/255"),
+    "circle 60x60, eps 64/255": (1, "circle:60", "64/255"),
+}
+SMALL = {  # the same kinds for images of 32x32
+    "20 pixels": (20, "pixel", "1"),
+    "10 pixels": (10, "pixel", "1"),
+    "1 row": (1, "row", "1"),
+    "1 column": (1, "column", "1"),
+    "star 11x11": (1, "star:11", "1"),
+    "heart 9x9": (1, "heart:9", "1"),
+    "patch 5x5": (1, "patch:5", "1"),
+    "2 patches 3x3": (2, "patch:3", "1"),
+    "A 18x18, eps 32/255": (1, "letter:A:18", "32/255"),
+    "circle 18x18, eps 64/255": (1, "circle:18", "64/255"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Shot:
+    """One image that was fooled."""
+
+    title: str
+    words: str
+    x: Tensor  # (C, H, W)
+    x_adv: Tensor
+    marked: bool  # a faint change gets a red box
+
+
+def panels(recipe: Recipe, job: Job) -> Plan:
+    """One attack a kind; the first image that is fooled and not shown yet stands for it."""
+    subjects = job.subjects(recipe.roles)
+    large = subjects[0].x.shape[2] >= 100
+    cases = [
+        Case(
+            "share of the right images that are fooled",
+            subject.role,
+            kind,
+            subject,
+            _attack(Budget(k, options.pattern(pattern), options.eps(eps)), job),
+        )
+        for subject in subjects
+        for kind, (k, pattern, eps) in (LARGE if large else SMALL).items()
+    ]
+
+    def finish(done: Sequence[Finished]) -> Outcome:
+        numbers, figures = [], {}
+        for subject in subjects:
+            mine = [pair for pair in zip(cases, done, strict=True) if pair[0].subject is subject]
+            numbers += [Number(case.section, case.row, case.column, _fooled(one), None) for case, one in mine]
+            if shots := _shots(mine, subject):
+                figures[f"panels-{subject.role}"] = partial(draw, shots)
+        return Outcome("share of the right images that are fooled, %", numbers, words, figures)
+
+    words = reasons(recipe, job, subjects, "the paper shows pictures of ImageNet-100 and no numbers here")
+    if not large:
+        words = (
+            *words,
+            "shapes are scaled to images of 32x32; with 224x224 ones (--model, --data) they are the paper's",
+        )
+    return Plan(cases, finish)
+
+
+def _attack(budget: Budget, job: Job) -> SparsePGD:
+    """Short runs need larger steps than the paper's for structures, which are meant for 10,000."""
+    short = budget.pattern.structured and job.scale.steps < 10_000
+    pace: Any = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if short else {}
+    return SparsePGD(budget, job.scale.steps, "projected" if budget.pattern.structured else "unprojected", **pace)
+
+
+def _fooled(one: Finished) -> float:
+    right = sum(row.clean_correct for row in one.record.rows)
+    return 100 * sum(row.fooled for row in one.record.rows) / max(right, 1)
+
+
+def _shots(pairs: Sequence[tuple[Case, Finished]], subject: Subject) -> list[Shot]:
+    shown: set[int] = set()
+    found = []
+    for case, one in pairs:
+        rows = sorted((row for row in one.record.rows if row.fooled), key=lambda row: row.index in shown)
+        if rows:
+            row = rows[0]
+            shown.add(row.index)
+            x_adv = load_adversarial(one.folder)["x_adv"][row.index]
+            eps = case.attack.budget.eps  # type: ignore[attr-defined]
+            found.append(Shot(case.column, _answers(row, subject), subject.x[row.index].cpu(), x_adv, eps < 1))
+    return found
+
+
+def _answers(row: Row, subject: Subject) -> str:
+    before, after = (
+        subject.classes[number] if number < len(subject.classes) else f"class {number}"
+        for number in (row.clean_prediction, row.prediction)
+    )
+    return f"{before} → {after}"
+
+
+def draw(shots: Sequence[Shot]) -> Any:
+    """Clean above, adversarial below, in rows of four."""
+    from matplotlib.patches import Rectangle
+
+    bands = -(-len(shots) // COLUMNS)
+    with look():
+        figure = new_figure(2.0 * COLUMNS, 4.3 * bands)
+        axes = figure.subplots(2 * bands, COLUMNS, squeeze=False)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for place, shot in enumerate(shots):
+            band, column = divmod(place, COLUMNS)
+            above, below = axes[2 * band][column], axes[2 * band + 1][column]
+            above.imshow(clean_picture(shot.x), interpolation="nearest")
+            above.set_title(plain(shot.title), fontsize=8)
+            below.imshow(clean_picture(shot.x_adv), interpolation="nearest")
+            below.set_title(plain(shot.words), fontsize=8, fontweight="normal")
+            for left, top, width, height in boxes((shot.x != shot.x_adv).any(0)) if shot.marked else ():
+                outline: Any = {"fill": False, "edgecolor": HIGHLIGHT, "lw": 1.2}
+                below.add_patch(Rectangle((left - 0.5, top - 0.5), width, height, **outline))
+    return figure

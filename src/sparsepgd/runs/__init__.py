@@ -1,0 +1,1 @@
+"""Evaluation runs in folders, and their records."""

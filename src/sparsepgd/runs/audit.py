@@ -1,0 +1,178 @@
+"""A finished run checked from its files and the model alone: every row, also those that report no success.
+
+What cannot be had from the files again, such as steps and seconds, is taken on trust.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.problem import Untargeted
+from sparsepgd.problem.checks import check_labels
+from sparsepgd.problem.goals import margin
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
+from sparsepgd.problem.verify import measure
+from sparsepgd.runs import identity
+from sparsepgd.runs.chunks import PLACES, decoded
+from sparsepgd.runs.folders import load, load_adversarial
+from sparsepgd.runs.records import Row
+from sparsepgd.search.attack import check_counts
+from sparsepgd.threat import LEVELS, Budget
+
+TIE = 1e-4  # of the image's largest logit: classes as close as this may change places with device and batch
+SHOWN = 8  # rows that are named
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the files say of a record."""
+
+    reported: int  # successes
+    held: int  # of these, confirmed: right when clean, within the budget, wrong now
+    false: dict[str, tuple[int, ...]]  # what a row says -> the rows where it is not so
+
+    @property
+    def sound(self) -> bool:
+        return self.held == self.reported and not self.false
+
+    def words(self) -> list[str]:
+        """A line for each kind of fault."""
+        lines = []
+        for name, rows in self.false.items():
+            named = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
+            lines.append(f"{name} is not as recorded, {len(rows)} in all: rows {named}")
+        return lines
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Some images, and what the model and the budget make of them."""
+
+    rows: tuple[Row, ...]
+    y: Tensor
+    clean: Tensor  # (B, classes), logits
+    after: Tensor  # of x_adv
+    within: Tensor
+    l0: Tensor
+    groups: Tensor
+
+
+def audit(
+    folder: str | Path,
+    model: Model,
+    data: tuple[Tensor, Tensor] | None = None,
+    *,
+    budget: Budget | None = None,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+) -> Audit:
+    """Every row of the record measured again.
+
+    `data`: the clean images and labels; left out, those in the folder, on `device`.
+    `budget`: only for patterns of your own, which a record cannot build again.
+    A prediction that differs is let pass where the two classes are a tie: closer than `TIE` of the largest logit, or
+    than four units of the last place in the precision of the weights.
+    """
+    check_counts(batch_size=batch_size)
+    record = load(folder)
+    tensors = load_adversarial(folder, record)
+    if data is None and "x" not in tensors:
+        raise SourceError(f"{folder} does not hold the clean images; hand them over: data=...")
+    x, y = data or (tensors["x"].to(device), tensors["y"].to(device))
+    if x.dtype == torch.uint8:
+        x = x.float() / LEVELS
+    y = check_labels(y, x)
+    _same("model.sha256", record.configuration["model"]["sha256"], identity.model_digest(model))
+    _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
+    rules = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
+    quantize = tensors["x_adv"].dtype == torch.uint8
+    x_adv = decoded(tensors["x_adv"].to(x.device), x)
+    asked, place = with_own_shape(model, x) if viewable(x, rules) else model, working_device(model, x)
+    tie, held = identity.round_off(model, TIE), 0
+    false: dict[str, list[int]] = {}
+    with borrowed(model, place):
+        oracle = Oracle(asked, Untargeted(), device=place)
+        for start in range(0, len(x), batch_size):
+            some = slice(start, start + batch_size)
+            before, after = (seen_as_images(images[some], rules) for images in (x, x_adv))
+            clean, now = (oracle.answers(images, batch_size) for images in (before, after))
+            extent = measure(_for_rows(rules, some), before, after, quantize=quantize)
+            batch = _Batch(record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups)
+            confirmed, claims = _judged(batch, tie, steady=bool(record.answers))
+            held += int(confirmed.sum())
+            for name, wrong in claims:
+                false.setdefault(name, []).extend((wrong.nonzero()[:, 0] + start).tolist())
+    reported = sum(row.fooled for row in record.rows)
+    return Audit(reported, held, {name: tuple(rows) for name, rows in false.items() if rows})
+
+
+def _judged(batch: _Batch, tie: float, *, steady: bool) -> tuple[Tensor, Iterator[tuple[str, Tensor]]]:
+    """(B,) which reported successes hold, and for each thing a row says (B,) where it is not so.
+
+    A randomised model, one that is not `steady`, need not be as sure again.
+    """
+
+    def said(name: str) -> Tensor:
+        """NaN, which differs from nothing, for None."""
+        values = (getattr(row, name) for row in batch.rows)
+        return torch.tensor([math.nan if value is None else value for value in values], device=batch.y.device)
+
+    fooled, finite = said("fooled"), batch.after.isfinite().all(1)
+    ahead = margin(batch.after, batch.y)  # of the best wrong class
+    room = tie * batch.after.abs().amax(1)
+    right = _answered(batch.clean, batch.y, tie)
+    confirmed = fooled & right & batch.within & finite & (ahead >= -room)
+    surely = (batch.clean.argmax(1) == batch.y) & batch.within & finite & (ahead > room)
+
+    def claims() -> Iterator[tuple[str, Tensor]]:
+        yield "label", said("label") != batch.y
+        yield "clean_prediction", ~_answered(batch.clean, said("clean_prediction"), tie)
+        yield "prediction", ~_answered(batch.after, said("prediction"), tie)
+        yield "l0", said("l0") != batch.l0
+        yield "groups", said("groups") != batch.groups
+        yield "budget", ~batch.within
+        if steady:
+            yield "clean_confidence", _differs(said("clean_confidence"), batch.clean, said("clean_prediction"), tie)
+            yield "confidence", _differs(said("confidence"), batch.after, said("prediction"), tie)
+        yield "fooled", torch.where(fooled, ~confirmed, surely)
+
+    return confirmed, claims()
+
+
+def _answered(logits: Tensor, label: Tensor, tie: float) -> Tensor:
+    """(B,) bool: whether the model answers `label`, or would but for a tie."""
+    known = label < logits.shape[1]
+    close = _of_class(logits, label) >= logits.amax(1) - tie * logits.abs().amax(1)
+    return known & (close | (logits.argmax(1) == label))  # the latter for logits that are no numbers
+
+
+def _differs(confidence: Tensor, logits: Tensor, label: Tensor, tie: float) -> Tensor:
+    """(B,) bool: whether the model gives `label` another probability, by more than a tie moves it."""
+    return (_of_class(logits.softmax(1), label) - confidence).abs() > tie * logits.abs().amax(1) + 0.1**PLACES
+
+
+def _of_class(values: Tensor, label: Tensor) -> Tensor:
+    """(B,) the value of class `label` in each row; of the last class for a label that there is not."""
+    return values.gather(1, label.clamp(max=values.shape[1] - 1)[:, None])[:, 0]
+
+
+def _for_rows(budget: Budget, some: slice) -> Budget:
+    if budget.allowed is None or budget.allowed.dim() == 2:
+        return budget
+    return dataclasses.replace(budget, allowed=budget.allowed[some])
+
+
+def _same(what: str, recorded: object, now: object) -> None:
+    if recorded != now:
+        raise UnsupportedError(
+            f"{what} was {str(recorded)[:12]}..., is {str(now)[:12]}...; hand over the model and images of the run"
+        )

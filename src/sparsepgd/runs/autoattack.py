@@ -1,0 +1,251 @@
+"""The ensemble behind the method names of AutoAttack (Croce and Hein, 2020), so that its scripts run as they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass, replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from sparsepgd.atomic import write
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.shapes import seen_as_images, shape_of
+from sparsepgd.runs.identity import digest, model_digest
+from sparsepgd.search.anneal import SparseAnneal
+from sparsepgd.search.attack import check_counts
+from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
+from sparsepgd.search.noise import check_seed
+from sparsepgd.threat import Budget, Pattern, Pixels
+
+CHUNK = 16  # batches on the device at a time: a fooled image makes room for the next
+SUSPICIOUS = 0.002  # what a black box may break after the white boxes, as a share of the images
+MASKED = (
+    "warning: {name} needs no gradient and broke {gain:.2%} that the attacks before it did not; "
+    "the model may hide its gradients, or more steps are needed"
+)
+Images = Tensor | Iterable[tuple[Tensor, Tensor]]  # a tensor, or a DataLoader of (images, labels)
+Labelled = tuple[Tensor, Tensor]
+
+
+class AutoAttack:
+    """``AutoAttack(model, k=20).run_standard_evaluation(x, y)`` attacks and returns adversarial images.
+
+    ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Sparse-RS), "paper" (saa: sPGD unprojected, sPGD
+    projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as
+    k=24; a smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run
+    returns all that was found.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        k: int | None = None,  # 20, unless eps says it
+        *,
+        norm: str = "L0",
+        pattern: Pattern | None = None,
+        eps: float = 1.0,
+        version: str = "standard",
+        seed: int | None = 0,  # None: by the time
+        device: torch.device | str | None = None,  # where the model is; left out: where the images are
+        log_path: str | Path | None = None,
+        verbose: bool = True,
+        attacks_to_run: Sequence[str | Member] = (),
+        steps: int = 10_000,
+        queries: int = 10_000,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        if norm.upper() != "L0":
+            raise UnsupportedError(f"norm={norm!r}; this is the sparse ensemble; for {norm} use the autoattack package")
+        if version != "custom" and len(attacks_to_run):
+            raise UnsupportedError(f"attacks_to_run with version={version!r}; use version='custom' to choose attacks")
+        if isinstance(eps, Real) and (eps > 1 or (eps == 1 and isinstance(eps, Integral) and k is None)):
+            if k not in (None, eps) or int(eps) != eps:
+                raise UnsupportedError(f"k={k} and eps={eps}; say k={int(eps)}, or eps <= 1 for a bound on magnitudes")
+            k, eps = int(eps), 1.0
+        self.model, self.logits, self.device = model, logits, device
+        self.seed = None if seed is None else check_seed(seed)
+        self.verbose, self.log_path = verbose, log_path
+        self.ensemble = SparseAutoAttack(Budget(20 if k is None else k, pattern or Pixels(), eps), steps, queries)
+        self.attacks_to_run: list[str | Member] = list(attacks_to_run)
+        self.result: Result | None = None  # of the last evaluation, with counters and losses
+        self.set_version(version)
+
+    def set_version(self, version: str) -> None:
+        if version == "plus":
+            raise UnsupportedError("version='plus' was removed; use 'standard', which begins with SparseAnneal")
+        if version not in ("standard", "paper", "custom"):
+            raise UnsupportedError(f"version={version!r}; use 'standard', 'paper' or 'custom'")
+        self.version = version
+        self.ensemble = replace(self.ensemble, version="standard" if version == "standard" else "paper")
+        if version != "custom":
+            self.attacks_to_run = list(self.ensemble.names)
+
+    def run_standard_evaluation(
+        self,
+        x_orig: Images,
+        y_orig: Tensor | None = None,
+        bs: int = 250,
+        return_labels: bool = False,
+        state_path: str | Path | None = None,
+    ) -> Tensor | Labelled:
+        """Adversarial images, clean where none was found, and, if asked for, what the model says of them.
+
+        With ``state_path`` every finished attack is kept there, and the same call takes up after the last of them.
+        """
+        x, y = self._gather(x_orig, y_orig, bs)
+        result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
+        return _found(result, x, return_labels)
+
+    def run_standard_evaluation_individual(
+        self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250, return_labels: bool = False
+    ) -> dict[str, Tensor | Labelled]:
+        """What each attack finds alone, by its name."""
+        x, y = self._gather(x_orig, y_orig, bs)
+        ensemble, found = self._chosen(), {}
+        for name, member in zip(ensemble.names, ensemble.members, strict=True):
+            alone = self._evaluate(replace(ensemble, attacks=(member,)), x, y, bs, None)
+            found[name] = _found(alone, x, return_labels)
+        return found
+
+    def clean_accuracy(self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250) -> float:
+        x, y = self._gather(x_orig, y_orig, bs)
+        accuracy = untouched(x, y, self._clean(x, y, bs)).clean_accuracy
+        self._log(f"clean accuracy: {accuracy:.2%}")
+        return accuracy
+
+    def _gather(self, x: Images, y: Tensor | None, bs: int) -> Labelled:
+        """Images and labels of a data set, checked."""
+        check_counts(bs=bs)
+        if y is None:
+            if isinstance(x, Tensor):
+                raise UnsupportedError("y_orig is missing; give labels (B,), or a DataLoader of (images, labels)")
+            batches = list(x)
+            if not batches:
+                raise SourceError("the DataLoader gives no batches; use at least one image")
+            x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+        check_images(seen_as_images(x, self.ensemble.budget))  # type: ignore[arg-type]
+        return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
+
+    def _chosen(self) -> SparseAutoAttack:
+        known = replace(self.ensemble, targeted=True)
+        by_name = dict(zip(known.names, known.members, strict=True))
+        if self.version == "custom":
+            anneal = SparseAnneal(known.budget, known.steps)
+            by_name = {anneal.name: anneal, **by_name}
+        unknown = [one for one in self.attacks_to_run if isinstance(one, str) and one not in by_name]
+        if unknown or not self.attacks_to_run:
+            raise UnsupportedError(f"attacks_to_run={self.attacks_to_run}; use {', '.join(by_name)}, or attacks")
+        members = tuple(by_name[one] if isinstance(one, str) else one for one in self.attacks_to_run)
+        return replace(self.ensemble, attacks=members)
+
+    def _evaluate(self, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int, path: Path | None) -> Result:
+        started = time.monotonic()
+        self._log(f"using {self.version} version including {', '.join(ensemble.names)}")
+        configuration = self._configuration(ensemble, x, y) if path else {}
+        finished, result = _load(path, configuration, x.device) if path else ([], None)
+        result = untouched(x, y, self._clean(x, y, bs)) if result is None else result
+        self._log(f"initial accuracy: {result.clean_accuracy:.2%}")
+        for name, member in list(zip(ensemble.names, ensemble.members, strict=True))[len(finished) :]:
+            before = result
+            for rows in torch.split(before.robust.nonzero()[:, 0], CHUNK * int(bs)):
+                result = merge(result, rows, self._run(member, x, y, rows, bs), name) if len(rows) else result
+            gain = before.robust_accuracy - result.robust_accuracy
+            if finished and gain > SUSPICIOUS and not getattr(member, "needs_gradient", True):
+                self._log(MASKED.format(name=name, gain=gain))
+            finished.append(name)
+            if path:
+                _save(path, configuration, finished, result)
+            spent = time.monotonic() - started
+            self._log(f"robust accuracy after {name.upper()}: {result.robust_accuracy:.2%} (total time {spent:.1f} s)")
+        most = int(result.groups[result.fooled].max()) if bool(result.fooled.any()) else 0
+        self._log(f"max {ensemble.budget.pattern.unit} changed: {most} of {ensemble.budget.k}")
+        self._log(f"robust accuracy: {result.robust_accuracy:.2%}")
+        self.result = result
+        return result
+
+    def _run(self, member: Member, x: Tensor, y: Tensor, rows: Tensor, bs: int) -> Result:
+        device, seed = self.device or x.device, time.time_ns() if self.seed is None else self.seed
+        options = {"seed": seed, "logits": self.logits, "index": rows, "batch_size": bs}
+        return for_rows(member, rows)(self.model, x[rows].to(device), y[rows].to(device), **options)
+
+    def _clean(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
+        """The logits of the clean images, on their device."""
+        if not len(x):
+            return x.new_zeros(0, 2)
+        device = working_device(self.model, x) if self.device is None else torch.device(self.device)
+        with borrowed(self.model, device):
+            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(x, bs)
+        check_logits(clean)
+        check_classes(y, clean.shape[1])
+        return clean
+
+    def _log(self, line: str) -> None:
+        if self.verbose:
+            print(line, flush=True)
+        if self.log_path is not None:
+            with Path(self.log_path).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def _configuration(self, ensemble: SparseAutoAttack, x: Tensor, y: Tensor) -> dict[str, Any]:
+        """All that decides the result, as JSON."""
+        budget, known = ensemble.budget, model_digest(self.model)
+        if known is None:
+            raise UnsupportedError(
+                "state_path with a model that is just a function, which cannot be told from another one when the "
+                "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
+            )
+        members = [repr(one) if is_dataclass(one) else one.name for one in ensemble.members]
+        masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
+        return {
+            "k": budget.k,
+            "pattern": f"{budget.pattern!r} {digest(*budget.resolve(shape_of(x)).incidence)[:16]}",
+            "eps": budget.eps,
+            "seed": self.seed,
+            "attacks": members,
+            "images": digest(x, y, *(mask for mask in masks if mask is not None))[:16],
+            "model": f"{type(self.model).__name__} {known[:16]}",
+        }
+
+
+def _load(path: Path, here: dict[str, Any], device: torch.device) -> tuple[list[str], Result | None]:
+    """The finished attacks and the result after them."""
+    if not path.exists():
+        return [], None
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        there, finished = dict(kept["configuration"]), list(kept["finished"])
+        tensors = load_file(path.parent / kept["tensors"], device=str(device))
+        result = Result(**tensors, broken_by=tuple(kept["broken_by"]))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise SourceError(f"{path} is no state of an evaluation: {error!r}; delete it to start anew") from None
+    differ = [f"{key} is {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
+    if differ:
+        raise UnsupportedError(f"{path} is of another evaluation: {'; '.join(differ)}; choose another state_path")
+    return finished, result
+
+
+def _save(path: Path, configuration: dict[str, Any], finished: list[str], result: Result) -> None:
+    """Every save has its own file of tensors, and the JSON file that names it is replaced at once: one is whole."""
+    tensors = [path.with_name(f"{path.stem}-{count}.safetensors") for count in (len(finished) - 1, len(finished))]
+    whole = {name: value.contiguous().clone() for name, value in vars(result).items() if isinstance(value, Tensor)}
+    write(tensors[1], save(whole))
+    state = {"configuration": configuration, "finished": finished, "tensors": tensors[1].name}
+    text = json.dumps(state | {"broken_by": result.broken_by}, indent=1)
+    write(path, text.encode())
+    tensors[0].unlink(missing_ok=True)
+
+
+def _found(result: Result, x: Tensor, labels: bool) -> Tensor | Labelled:
+    x_adv = torch.where(result.fooled.view(-1, *[1] * (x.dim() - 1)), result.x_adv, x)
+    return (x_adv, torch.where(result.fooled, result.prediction, result.clean_prediction)) if labels else x_adv

@@ -1,0 +1,145 @@
+"""One chunk of a run: the attack on some of the images, and what is kept of it."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
+from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.runs.records import Chunk, Part, Row
+from sparsepgd.search.ensemble import Member, for_rows
+from sparsepgd.search.loop import Progress
+from sparsepgd.threat import LEVELS, Budget
+
+FINE = 1000  # units of progress in an image
+TOGETHER = 64  # images that the model is asked about at a time, if the caller has no wish
+PLACES = 6  # decimal ones of a confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is attacked, how."""
+
+    attack: Member  # a dataclass, if its hyper-parameters are to be told apart
+    model: Model
+    x: Tensor
+    y: Tensor
+    seed: int
+    batch_size: int | None
+    engine: Engine | None
+    progress: Progress | None
+
+    @property
+    def quantize(self) -> bool:
+        return bool(getattr(self.attack, "quantize", False))
+
+    @property
+    def allowed(self) -> Tensor | None:
+        budget = getattr(self.attack, "budget", None)
+        return budget.allowed if isinstance(budget, Budget) else None
+
+    def part(self, start: int, stop: int) -> Member:
+        """The attack for these images: of masks with one for each image, those."""
+        return for_rows(self.attack, torch.arange(start, stop))
+
+
+def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) -> tuple[Chunk, Tensor]:
+    """One chunk: its rows, and its adversarial images as they are stored."""
+    begun = time.perf_counter()
+    index = torch.arange(start, stop, device=task.x.device)
+    engine = {} if task.engine is None else {"engine": task.engine}  # others' attacks need not know it
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = task.part(start, stop)(
+            task.model,
+            task.x[start:stop],
+            task.y[start:stop],
+            seed=task.seed,
+            index=index,
+            batch_size=task.batch_size,
+            progress=_report(task, start, stop, fooled),
+            **engine,
+        )
+    part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
+    rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
+    chunk = Chunk(run=run_id, images="", part=part, rows=rows, warnings=tuple(_kept(caught, part)))
+    return chunk, _stored(result.x_adv, task.quantize)
+
+
+def _stored(x: Tensor, quantize: bool) -> Tensor:
+    """Images as they are written: the levels of 8-bit images, others as they are."""
+    return ((x.double() * LEVELS).round().to(torch.uint8) if quantize else x).cpu().contiguous()
+
+
+def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]:
+    """Warnings of this package belong to the record, others to the caller."""
+    for warning in caught:
+        if not issubclass(warning.category, SparsePGDWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif not issubclass(warning.category, ProbabilitiesWarning):  # sanity has said that
+            where = f"images {part.start} to {part.stop - 1}"
+            yield Notice(warning.category.__name__, f"{where}: {warning.message}")
+
+
+def _report(task: Task, start: int, stop: int, fooled: int) -> Progress | None:
+    """The progress of a chunk as progress of the run."""
+    if task.progress is None:
+        return None
+    report = task.progress
+
+    def within(done: int, total: int, found: int) -> None:
+        images = start + (stop - start) * (done / total if total else 1)
+        report(round(images * FINE), len(task.x) * FINE, fooled + found)
+
+    return within
+
+
+def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
+    """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
+    asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
+    found = {}
+    device = working_device(task.model, x)
+    with borrowed(task.model, device):
+        oracle = Oracle(task.model, Untargeted(), device=device)
+        for name, (images, said) in asked.items():
+            probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
+            values = probability.gather(1, said[:, None])[:, 0].tolist()
+            found[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
+    return found
+
+
+def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[float | None]]) -> tuple[Row, ...]:
+    names = ("clean_prediction", "prediction", "clean_correct", "fooled", "l0", "groups", "steps", "forwards")
+    columns = {name: getattr(result, name).tolist() for name in (*names, "backwards")}
+    loss = [value if math.isfinite(value) else None for value in result.loss.tolist()]
+    columns |= {"label": y.tolist(), "loss": loss, "broken_by": list(result.broken_by), **confidences}
+    return tuple(
+        Row(index=start + i, **{name: column[i] for name, column in columns.items()}) for i in range(len(result))
+    )
+
+
+def image_file(task: Task, parts: list[Tensor]) -> bytes:
+    """The content of adversarial.safetensors: enough to check every claim without anything else but the model."""
+    tensors = {"x": _stored(task.x, task.quantize), "x_adv": torch.cat(parts), "y": task.y.cpu()}
+    if task.allowed is not None:
+        tensors["allowed"] = task.allowed.cpu().contiguous()
+    return save_tensors(tensors)
+
+
+def decoded(stored: Tensor, x: Tensor) -> Tensor:
+    """Stored images as the attack returned them: what is of the same level as x is x itself."""
+    if stored.dtype != torch.uint8:
+        return stored
+    same = stored == (x.double() * LEVELS).round()
+    return torch.where(same, x, (stored.to(x.dtype) / LEVELS))

@@ -1,0 +1,199 @@
+"""Run folders. Every file in them appears whole or not at all.
+
+While a run is under way its folder has a sub-folder ``partial``: head.json, and for each finished chunk of
+images a JSON with the rows and a safetensors file with the adversarial images. At the end they become run.json
+and adversarial.safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from sparsepgd.atomic import write
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.runs.records import Chunk, Head, Record, read
+
+RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
+AGAIN = "bring the file back, or delete the folder and run again"
+LAG = 60.0  # seconds after which a network file system shows what others have written
+
+
+def load(folder: str | Path) -> Record:
+    """The record of a finished run."""
+    folder = Path(folder)
+    if (folder / RECORD).is_file():
+        record = read(folder / RECORD, Record)
+        if not record.finished:
+            raise SourceError(f"{folder / RECORD} says finished: false, and only finished runs have such a file")
+        return record
+    if (folder / PARTIAL / HEAD).is_file():
+        done = Folder(folder).images_done()
+        raise SourceError(f"the run in {folder} is not finished, {done} images are done; run it again to go on")
+    raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
+
+
+def unfinished(place: Path) -> list[Path]:
+    """Folders of runs in here that are not finished."""
+    found = sorted(file.parent.parent for file in place.rglob(f"{PARTIAL}/{HEAD}"))
+    return [folder for folder in found if not (folder / RECORD).is_file()]
+
+
+def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[str, Tensor]:
+    """x_adv, y, the clean x (older folders have none) and, if there was one, the mask `allowed`; checked against
+    the record, which is read if it is not given."""
+    record, file = record or load(folder), Path(folder) / IMAGES
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
+    if sha256(data) != record.adversarial:
+        raise SourceError(f"{file} is not the file that {RECORD} speaks of: it was changed or cut short; {AGAIN}")
+    try:
+        tensors = load_tensors(data)
+    except SafetensorError as error:
+        raise SourceError(f"{file} is no safetensors file: {first_line(error)}; {AGAIN}") from None
+    if wrong := _misfit(tensors, record.images):
+        raise SourceError(f"{file}: {wrong}; {AGAIN}")
+    return tensors
+
+
+def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
+    """What does not fit the record, or each other."""
+    for name in ("x_adv", "y"):
+        if name not in tensors:
+            return f"{name} is missing"
+    for name in ("x_adv", "y", "x"):
+        if name in tensors and (not tensors[name].dim() or len(tensors[name]) != images):
+            return f"{name} has the shape {tuple(tensors[name].shape)} for {images} images"
+    y, x_adv, x = tensors["y"], tensors["x_adv"], tensors.get("x")
+    if y.dim() != 1 or y.is_floating_point():
+        return f"y has the shape {tuple(y.shape)} and type {y.dtype}; labels are {images} integers"
+    if x is not None and (x.shape != x_adv.shape or x.dtype != x_adv.dtype):
+        return f"x_adv is {x_adv.dtype} {tuple(x_adv.shape)}, x is {x.dtype} {tuple(x.shape)}"
+    return None
+
+
+class Folder:
+    """What is in a run folder, and how it gets there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.partial = self.path / PARTIAL
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Made if need be, closed to other processes (they let go when they die), and freed of leftovers."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(self.path)
+        except BlockingIOError:
+            raise UnsupportedError(
+                f"another process works in {self.path}; wait for it or choose another --out"
+            ) from None
+        except OSError as error:
+            raise SourceError(f"{self.path} cannot be used: {error.strerror}; choose another --out") from None
+        try:
+            for leftover in [*self.path.glob(".*.tmp"), *self.partial.glob(".*.tmp")]:
+                leftover.unlink(missing_ok=True)
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def head(self) -> Head | None:
+        """That of the run which is finished (then a Record) or under way here, if there is one."""
+        if (self.path / RECORD).is_file():
+            shutil.rmtree(self.partial, ignore_errors=True)
+            return load(self.path)
+        return read(self.partial / HEAD, Head) if (self.partial / HEAD).is_file() else None
+
+    def begin(self, head: Head) -> None:
+        write(self.partial / HEAD, dump(head))
+
+    def chunks(self, run: str) -> list[Chunk]:
+        """The finished ones that are whole, no image in two; what is not is removed, and will be made again."""
+        whole = {file: _whole_chunk(file, run) for file in self.partial.glob("*-*.json")}
+        found: list[Chunk] = []
+        for file, chunk in sorted(whole.items(), key=lambda item: item[1].part.start if item[1] else 0):
+            if chunk is None or self._file(chunk, "json") != file or (found and chunk.part.start < found[-1].part.stop):
+                file.unlink()
+            else:
+                found.append(chunk)
+        return found
+
+    def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
+        """The rows are written last: where they are, the images are too."""
+        data = save_tensors(images)
+        chunk = chunk.model_copy(update={"images": sha256(data)})
+        write(self._file(chunk, "safetensors"), data)
+        write(self._file(chunk, "json"), dump(chunk))
+        return chunk
+
+    def images(self, chunk: Chunk) -> dict[str, Tensor]:
+        return load_tensors(self._file(chunk, "safetensors").read_bytes())
+
+    def finish(self, record: Record, images: bytes) -> None:
+        """The record is written last, and only then are the chunks given up."""
+        write(self.path / IMAGES, images)
+        write(self.path / RECORD, dump(record))
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def images_done(self) -> int:
+        ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
+        return sum(int(stop) - int(start) for start, stop in ranges)
+
+    def wait_for(self, images: int) -> None:
+        """Until the chunks that others have written are seen here, but no longer than `LAG`."""
+        late = time.monotonic() + LAG
+        while self.images_done() < images and time.monotonic() < late:
+            time.sleep(0.1)
+
+    def _file(self, chunk: Chunk, kind: str) -> Path:
+        return self.partial / f"{chunk.part.start:06d}-{chunk.part.stop:06d}.{kind}"
+
+
+def dump(model: BaseModel) -> bytes:
+    return model.model_dump_json(indent=1).encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _whole_chunk(file: Path, run: str) -> Chunk | None:
+    try:
+        chunk = Chunk.model_validate_json(file.read_bytes())
+        images = file.with_suffix(".safetensors").read_bytes()
+    except (OSError, ValidationError):
+        return None
+    whole = [row.index for row in chunk.rows] == list(range(chunk.part.start, chunk.part.stop))
+    return chunk if whole and chunk.run == run and chunk.images == sha256(images) else None
+
+
+def _lock(folder: Path) -> int | None:
+    """An open, locked handle of the folder; None where there are no such locks. BlockingIOError: it is taken."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return handle

@@ -1,0 +1,188 @@
+"""Records of evaluations: what run.json holds, checked when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median_low
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import Summary, wilson
+from sparsepgd.errors import SourceError
+
+VERSION = 1  # of the format; the Literal below says the same
+NEEDED: dict[str, dict[str, Any]] = {  # as identity.configuration writes it
+    "attack": {"name": str},
+    "model": {"name": str, "sha256": str | None},
+    "data": {"name": str, "sha256": str},
+}
+BUDGET = {"k": int, "pattern": dict, "eps": int | float}
+PATTERNS: dict[str, dict[str, Any]] = {"Shape": {"name": str, "kernel": list}, "Groups": {"sets": list}}
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]  # as a tensor can hold it
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Row(Strict):
+    """One image."""
+
+    index: Count
+    label: Count
+    clean_prediction: Count
+    prediction: Count
+    clean_correct: bool
+    fooled: bool
+    l0: Count
+    groups: Count
+    steps: Count
+    forwards: Count
+    backwards: Count
+    loss: float | None  # None: not searched, or not finite
+    broken_by: str | None
+    clean_confidence: float | None = None  # the probability of the predicted class; None: not measured, not finite
+    confidence: float | None = None  # of `prediction`, on the adversarial image
+
+
+class Part(Strict):
+    """The images start to stop - 1, which were attacked together, and the wall-clock of it."""
+
+    start: int = Field(ge=0)
+    stop: int
+    seconds: float = Field(ge=0)
+
+
+class Chunk(Strict):
+    """A part with its rows, as it lies in the folder until the end."""
+
+    run: str  # sha256 of the configuration
+    images: str  # sha256 of the file with the adversarial images
+    part: Part
+    rows: tuple[Row, ...]
+    warnings: tuple[Notice, ...] = ()
+
+
+class About(Strict):
+    """What is good to know of a run but does not decide its result: a run that goes on may have another one."""
+
+    class_names: tuple[str, ...] = ()  # () if they are not known
+    command: str | None = None  # the command line; None: called from Python
+
+
+class Head(Strict):
+    """What is known before the first image is attacked."""
+
+    version: Literal[1] = 1
+    created: str
+    configuration: dict[str, Any]
+    environment: dict[str, str]
+    classes: int
+    answers: tuple[tuple[float, ...], ...] = ()  # logits of the first images; () in older records, or if randomised
+    about: About = About()
+    warnings: tuple[Notice, ...] = ()
+
+    @field_validator("configuration")
+    @classmethod
+    def _complete(cls, found: dict[str, Any]) -> dict[str, Any]:
+        """What readers of a record rely on is there."""
+        for part, fields in NEEDED.items():
+            _check_fields(part, found.get(part), fields)
+        budget = found["attack"].get("budget")
+        if isinstance(budget, dict) and budget.get("kind", "Budget") == "Budget":  # others' attacks may have their own
+            _check_fields("attack.budget", budget, BUDGET)
+            own = PATTERNS.get(str(budget["pattern"].get("kind")), {})
+            _check_fields("attack.budget.pattern", budget["pattern"], {"kind": str, **own})
+        if not isinstance(found.get("seed"), int):
+            raise ValueError(f"seed is {found.get('seed')!r}")
+        return found
+
+
+class Record(Head):
+    """What run.json holds: everything that was measured, one row an image."""
+
+    finished: bool = True
+    images: int
+    clean_accuracy: float = Field(ge=0, le=1)
+    clean_interval: tuple[float, float]  # 95 %
+    robust_accuracy: float = Field(ge=0, le=1)
+    robust_interval: tuple[float, float]  # 95 %
+    seconds: float = Field(ge=0)
+    adversarial: str  # sha256 of adversarial.safetensors
+    chunks: tuple[Part, ...]
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Record:
+        n = len(self.rows)
+        clean = sum(row.clean_correct for row in self.rows)
+        robust = sum(row.clean_correct and not row.fooled for row in self.rows)
+        if n != self.images or not _close(robust / max(n, 1), self.robust_accuracy):
+            raise ValueError(f"{n} rows do not give the accuracy of {self.images} images")
+        if not _close(clean / max(n, 1), self.clean_accuracy):
+            raise ValueError(f"{n} rows do not give the clean accuracy {self.clean_accuracy}")
+        for name, hits in (("clean", clean), ("robust", robust)):
+            given = getattr(self, f"{name}_interval")
+            if not all(map(_close, wilson(hits, n), given)):
+                raise ValueError(f"{hits} of {n} do not give the {name}_interval {given}")
+        index = [row.index for row in self.rows]
+        if index != (list(range(n)) if self.finished else sorted(set(index))):
+            raise ValueError("the rows are not numbered one by one")
+        for row in self.rows:
+            if row.clean_correct != (row.clean_prediction == row.label) or (row.fooled and not row.clean_correct):
+                raise ValueError(f"row {row.index} contradicts itself: label, clean_prediction, clean_correct, fooled")
+            if row.fooled == (row.broken_by is None):
+                raise ValueError(f"row {row.index} contradicts itself: fooled, broken_by")
+        return self
+
+    def summary(self) -> Summary:
+        fooled = [row for row in self.rows if row.fooled]
+        return Summary(
+            images=self.images,
+            clean_accuracy=self.clean_accuracy,
+            robust_accuracy=self.robust_accuracy,
+            interval=self.robust_interval,
+            median_l0=median_low([row.l0 for row in fooled]) if fooled else float("nan"),
+            median_steps=median_low([row.steps for row in fooled]) if fooled else float("nan"),
+            forwards=sum(row.forwards for row in self.rows),
+            backwards=sum(row.backwards for row in self.rows),
+            seconds=self.seconds,
+        )
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) < 1e-9
+
+
+def _check_fields(path: str, found: object, fields: dict[str, Any]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is {found!r}")
+    for name, kind in fields.items():
+        if name not in found or not isinstance(found[name], kind):
+            raise ValueError(f"{path}.{name} is {found.get(name, 'missing')!r}")
+
+
+M = TypeVar("M", bound=Strict)
+
+
+def read(file: Path, kind: type[M]) -> M:
+    """A file of records; one of another version, or a damaged one, is refused with the reason."""
+    try:
+        return kind.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"]))
+        if field == "version":
+            raise SourceError(
+                f"{file} is a record of version {problem['input']!r}, this sparsepgd reads {VERSION}; "
+                "use the sparsepgd that wrote it, or choose another --out"
+            ) from None
+        raise SourceError(
+            f"{file} is no record: {field and f'{field}: '}{problem['msg']}; delete it or choose another --out"
+        ) from None

@@ -1,0 +1,264 @@
+"""An evaluation in a folder, chunk by chunk. Run again, it goes on where it stopped, and ends with the same result.
+
+Each chunk is attacked under the numbers of its images, so that the random numbers of an image are its own. What is
+left of the chunks' influence is round-off: a model may answer differently in the last bit in a batch of another size.
+Several workers take turns at the chunks, so that for them too the result is that of one process: to the bit if `chunk`
+and `batch_size` are given and the same, for then every image sits in the same batch, whoever attacks it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sparsepgd.analysis import sanity
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import wilson
+from sparsepgd.distributed import Workers
+from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.problem.checks import check_images, check_labels
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.oracle import Model, working_device
+from sparsepgd.problem.shapes import seen_as_images
+from sparsepgd.runs import identity
+from sparsepgd.runs.chunks import FINE, Task, attack_chunk, image_file
+from sparsepgd.runs.folders import Folder, load_adversarial, sha256
+from sparsepgd.runs.records import About, Chunk, Head, Record
+from sparsepgd.search.attack import check_counts
+from sparsepgd.search.ensemble import Member
+from sparsepgd.search.loop import Progress
+
+CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
+ALONE = Workers()
+
+
+def run(
+    folder: str | Path | None,
+    attack: Member,
+    model: Model,
+    data: tuple[Tensor, Tensor],
+    config: Mapping[str, str] | None = None,
+    *,
+    seed: int = 0,
+    chunk: int | None = None,
+    batch_size: int | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+    workers: Workers = ALONE,
+    about: About | None = None,
+) -> Record:
+    """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
+
+    `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
+    "data": ...} and others; together with the hyper-parameters, the seed and the sha256 of weights and images
+    they tell runs apart, and a folder with another run is refused. A model that is just a function has no sha256:
+    only with a name does its run go on. `chunk`: images between two writes.
+    `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
+    `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
+    see. Only the first reports progress: the place it has come to, and until the end only its own successes.
+    `about`: the names of the classes and the command line, for readers of the record; left out, the names that
+    `data` has, if it is of `load_data`.
+    """
+    about = about or About(class_names=getattr(data, "class_names", ()))
+    check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
+    check_counts(batch_size=batch_size)
+    x, y = data[0].detach(), check_labels(data[1], data[0])
+    size = chunk_size(len(x), chunk, workers.world, working_device(model, x))
+    task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
+    configuration = identity.configuration(attack, model, x, y, config or {}, seed)
+    if folder is None and workers.world > 1:
+        raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
+    if folder is None:
+        head = _head(task, configuration, about)
+        return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], "")
+    place = Folder(folder)
+    with place.held() if workers.first else nullcontext():
+        found = workers.share(lambda: _opened(place, task, configuration, about, named="model" in (config or {})))
+        other = identity.differences(found.configuration, configuration)
+        if other := other or identity.other_answers(found.answers, model, x):
+            raise UnsupportedError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
+        if isinstance(found, Record):
+            return _only_read(found, _environment(task))
+        return _go_on(place, task, found, size, stop, workers)
+
+
+def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:
+    """For each attack, a folder for each model: `out` itself, or sub-folders of it if there are several."""
+    if out is None:
+        return [[None] * len(models) for _ in attacks]
+    levels = [[Path(name) for name in _unique(words)] if len(words) > 1 else [Path()] for words in (models, attacks)]
+    return [[out / model / attack for model in levels[0]] for attack in levels[1]]
+
+
+def _unique(words: Sequence[str]) -> list[str]:
+    """Words as names of folders: plain characters, and a number where two would be the same."""
+    plain = [re.sub(r"[^\w.+-]+", "-", word) for word in words]
+    return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
+
+
+def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) -> int:
+    """Of so many images. Left to us, a chunk is so short that there is one for every worker."""
+    if not count:
+        raise SourceError("no images to attack; use at least one")
+    if chunk is not None and chunk < 1:
+        raise UnsupportedError(f"chunk={chunk}; use at least 1 image")
+    return chunk or min(CHUNK if device.type == "cpu" else CHUNK_ON_DEVICE, -(-count // world))
+
+
+def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
+    found = sanity.examine(task.model, task.x, task.y, task.batch_size)
+    random = any(notice.code == "randomised" for notice in found.notices)
+    return Head(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        configuration=configuration,
+        environment=_environment(task),
+        classes=found.classes,
+        answers=() if random else identity.answers(task.model, task.x),
+        about=about,
+        warnings=(*found.notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
+    )
+
+
+def _environment(task: Task) -> dict[str, str]:
+    return identity.environment(working_device(task.model, task.x), task.engine)
+
+
+def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About, named: bool) -> Head:
+    """The run in the folder, a Record if it is finished; begun if there is none."""
+    found = _found(place, task, configuration, named)
+    if found is None:
+        found = _head(task, configuration, about)
+        place.begin(found)
+    return found
+
+
+def _found(place: Folder, task: Task, configuration: identity.Plain, named: bool) -> Head | None:
+    """The run in the folder, whole; another one is refused, unless nothing is lost with it."""
+    found = place.head()
+    other = identity.differences(found.configuration, configuration) if found else []
+    unknown = configuration["model"]["sha256"] is None and not named
+    if found and not (other or unknown):
+        other = identity.other_answers(found.answers, task.model, task.x)
+        if isinstance(found, Record) and not other:
+            load_adversarial(place.path, found)  # says if the images are gone or damaged
+    if found is None or not (other or unknown):
+        return found
+    if not isinstance(found, Record) and not place.images_done():
+        return None
+    if not other:
+        raise UnsupportedError(
+            f"{place.path} holds a run of a model that is just a function, which cannot be told from any other one; "
+            'name the model for its record, config={"model": ...}, or choose another folder'
+        )
+    raise UnsupportedError(
+        f"{place.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
+    )
+
+
+def _go_on(
+    place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
+) -> Record:
+    head = _mixed(head, workers.gather(_environment(task)))
+    run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
+    fooled, missing = workers.share(lambda: _plan(place.chunks(run_id), len(task.x), size))
+    stopped = False
+    for start, end in missing[workers.rank :: workers.world]:
+        stopped = stop is not None and stop()
+        if stopped:
+            break
+        made, images = attack_chunk(task, run_id, start, end, fooled)
+        fooled += _fooled(place.add(made, {"x_adv": images}))
+    stopped = any(workers.gather(stopped))
+    return workers.share(lambda: _merged(place, task, head, run_id, stopped))
+
+
+def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int, int]]]:
+    """How many images are fooled by now, and what is to be attacked."""
+    return sum(map(_fooled, done)), list(_missing(done, n, size))
+
+
+def _merged(place: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
+    """All chunks in the folder as one record; they are given up if nothing is missing."""
+    if not stopped:
+        place.wait_for(len(task.x))
+    done = sorted(place.chunks(run_id), key=lambda chunk: chunk.part.start)
+    missing = next(_missing(done, len(task.x), len(task.x)), None)
+    if missing is not None and stopped:
+        return _record(head, done, "", finished=False)
+    if missing is not None:
+        raise SparsePGDError(
+            f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {place.path}; "
+            "let --out be a folder that all workers see, and run the same again"
+        )
+    data = image_file(task, [place.images(chunk)["x_adv"] for chunk in done])
+    record = _record(head, done, sha256(data))
+    place.finish(record, data)
+    if task.progress is not None:
+        task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
+    return record
+
+
+def _mixed(head: Head, now: Sequence[dict[str, str]]) -> Head:
+    """Another version or device gives other round-off: allowed, but said. Workers differ in the device's number."""
+    every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
+    other = list(dict.fromkeys(difference for differences in every for difference in differences))
+    if not other:
+        return head
+    notice = Notice("mixed", f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks")
+    return head.model_copy(update={"warnings": (*head.warnings, notice)})
+
+
+def _only_read(record: Record, now: dict[str, str]) -> Record:
+    """A finished run is not made again: if it was made otherwise than is asked for, that is said."""
+    before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
+    if before == asked:
+        return record
+    words = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
+    return record.model_copy(update={"warnings": (*record.warnings, Notice("only-read", words))})
+
+
+def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, int]]:
+    """The images that no chunk holds yet, at most `size` at a time."""
+    have = {i for chunk in done for i in range(chunk.part.start, chunk.part.stop)}
+    start = 0
+    while start < n:
+        end = start
+        while end < n and end not in have and end - start < size:
+            end += 1
+        if end > start:
+            yield start, end
+        start = max(end, start + 1)
+
+
+def _record(head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
+    rows = tuple(row for chunk in chunks for row in chunk.rows)
+    clean = sum(row.clean_correct for row in rows)
+    robust = sum(row.clean_correct and not row.fooled for row in rows)
+    said = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
+    said += sanity.review(rows, head.classes)
+    return Record(
+        **head.model_dump(exclude={"warnings"}),
+        warnings=tuple(dict.fromkeys(said)),
+        finished=finished,
+        images=len(rows),
+        clean_accuracy=clean / max(len(rows), 1),
+        clean_interval=wilson(clean, len(rows)),
+        robust_accuracy=robust / max(len(rows), 1),
+        robust_interval=wilson(robust, len(rows)),
+        seconds=sum(chunk.part.seconds for chunk in chunks),
+        adversarial=images,
+        chunks=tuple(chunk.part for chunk in chunks),
+        rows=rows,
+    )
+
+
+def _fooled(chunk: Chunk) -> int:
+    return sum(row.fooled for row in chunk.rows)

@@ -1,0 +1,77 @@
+"""Where models and images come from, by name, and both together. (What reads them is in the modules below.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.sources.data import Data, load_data
+from sparsepgd.sources.listings import Choice, Part
+from sparsepgd.sources.models import TRAINED, Source, load_model
+from sparsepgd.sources.pictures import Framing, Size, load_image, save_image
+from sparsepgd.sources.tensors import as_tensors
+
+__all__ = [
+    "TRAINED",
+    "Choice",
+    "Data",
+    "Framing",
+    "Part",
+    "Size",
+    "Source",
+    "as_tensors",
+    "load_data",
+    "load_image",
+    "load_model",
+    "load_pairs",
+    "save_image",
+]
+
+
+def load_pairs(
+    models: Sequence[str],
+    data: str,
+    n: int | None = None,
+    *,
+    size: Size = None,
+    choose: Choice | None = None,
+    device: torch.device | str = "cpu",
+    weights: str | Path | None = None,
+    trust: bool = False,
+    normalise: str | None = None,
+) -> list[tuple[Source, Data]]:
+    """Models by name, each with the images as it takes them, and these on `device`.
+
+    They are of the size of the model, unless `size` says otherwise, and labelled as it numbers its classes. Models that
+    take the same images share them.
+    """
+
+    @cache
+    def images(side: Size) -> Data:
+        return load_data(data, n, side, choose=choose).to(device)
+
+    sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in models]
+    names = _told_apart([one.name for one in sources], models)
+    sources = [replace(one, name=name) for one, name in zip(sources, names, strict=True)]
+    pairs = [(one, images(one.size if size is None else size).for_classes(one.classes)) for one in sources]
+    for _, found in pairs:
+        if isinstance(size, int) and (own := tuple(found.x.shape[2:])) != (size, size):
+            raise UnsupportedError(f"size={size}, but {data} holds arrays of {own}, not pictures; leave size out")
+    return pairs
+
+
+def _told_apart(names: Sequence[str], models: Sequence[str]) -> list[str]:
+    """a/net.py:make and b/net.py:make, both net:make, with as many folders in front as it takes."""
+    folders = [Path(model).parts[:-1] for model in models]
+    found = list(names)
+    for depth in range(1, 1 + max(map(len, folders), default=0)):
+        found = [
+            "/".join([*folder[-depth:], name]) if found.count(now) > 1 else now
+            for name, now, folder in zip(names, found, folders, strict=True)
+        ]
+    return found

@@ -1,0 +1,152 @@
+"""Images by name: those of the paper, folders, arrays, and the data sets of torchvision and Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.extras import needs
+from sparsepgd.sources import libraries, paper_data
+from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
+from sparsepgd.sources.pictures import Size
+
+NAMES = (
+    "bundled, digits, cifar10, cifar100, gtsrb, imagenet100, each but the first two with :DIR, folder:DIR, "
+    "csv:FILE, npz:FILE, torchvision:NAME or hf:NAME"
+)
+
+
+class Data(tuple[Tensor, Tensor]):
+    """Images x and labels y, a pair, with the names of the classes, if known."""
+
+    class_names: tuple[str, ...]
+
+    def __new__(cls, x: Tensor, y: Tensor, class_names: tuple[str, ...] = ()) -> Data:
+        pair = super().__new__(cls, (x, y))
+        pair.class_names = class_names
+        return pair
+
+    def __getnewargs__(self) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+        return self.x, self.y, self.class_names
+
+    @property
+    def about(self) -> str:
+        """What is good to know before a run, in a few words."""
+        shape = "x".join(map(str, self.x.shape[1:]))
+        names = f", {len(self.class_names)} classes" if self.class_names else ""
+        return f"{len(self.x)} of {shape}, labels {int(self.y.min())} to {int(self.y.max())}{names}"
+
+    def for_classes(self, names: tuple[str, ...]) -> Data:
+        """With labels as a model numbers its classes, where the names of all classes here are names there too.
+
+        So some classes of ImageNet, in folders with their names, fit a model of all thousand.
+        """
+        own = self.class_names
+        if not own or own == names[: len(own)] or any(names.count(name) != 1 for name in own):
+            return self
+        number = torch.tensor([names.index(name) for name in own], device=self.y.device)
+        return Data(self.x, number[self.y], names)
+
+    def to(self, device: torch.device | str) -> Data:
+        return Data(self.x.to(device), self.y.to(device), self.class_names)
+
+    def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The classes by number, for a model that calls them `names`: as the data call them, unless by numbers too."""
+        own = self.class_names
+        theirs = [i < len(names) and (i >= len(own) or own[i].isdigit()) for i in range(max(len(own), len(names)))]
+        return tuple(names[i] if named else own[i] for i, named in enumerate(theirs))
+
+    def disagreement(self, names: tuple[str, ...]) -> str | None:
+        """In words, where a model calls a class that occurs otherwise than the data do: are the labels its own?"""
+        pairs = list(zip(self.class_names, names, strict=False))
+        for number in sorted(set(self.y.tolist()) & set(range(len(pairs)))):
+            own, other = pairs[number]
+            if own.casefold() != other.casefold() and not (own.isdigit() and int(own) == number):
+                return f"class {number} is {own!r} in the data and {other!r} for the model; labels count as numbers"
+        return None
+
+    @property
+    def x(self) -> Tensor:
+        return self[0]
+
+    @property
+    def y(self) -> Tensor:
+        return self[1]
+
+
+def load_data(
+    name: str, n: int | None = None, size: Size = None, part: Part = "test", choose: Choice | None = None
+) -> Data:
+    """x (n, C, H, W) in [0, 1] and y (n,), with `class_names`; ``x, y = load_data(...)`` works.
+
+    `name`: ``bundled``, CIFAR-10 test images of this package; ``digits`` of scikit-learn; ``cifar10``, ``cifar100``,
+    ``gtsrb``, ``imagenet100``, looked for in ``:DIR``, else in the folder that SPARSEPGD_DATA names, else in ./data;
+    ``folder:DIR``, one sub-folder of pictures a class, in the order of their names; ``csv:FILE``, lines of a picture
+    file and a class number; ``npz:FILE``, arrays x (N, C, H, W), (N, H, W, C) or without pixels (N, F), and y (N,), or
+    x_test, y_test, x_train, y_train; ``torchvision:NAME``, a class of torchvision.datasets; ``hf:NAME``, a data set of
+    Hugging Face or a folder that it saved.
+    `n`: so many images, all of them if left out. `choose`: "first", or "balanced": as many of each class, in turn;
+    left out, balanced where files lie class by class, in folders. `size`: side, or `Framing`, of pictures that are to
+    be cut and resized; left out, as they are, and 224 after a resize to 256 for GTSRB and ImageNet-100, as in the
+    paper. `part`: those to test on or to train on, where a source has both.
+    """
+    if part not in get_args(Part):
+        raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
+    return _read(_listing(name, part), name, n, size, part, choose)
+
+
+def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
+    """All images to train on, and those to test on; None where the source does not tell them apart."""
+    listing = _listing(name, "train")
+    train = _read(listing, name, None, size, "train", None)
+    return train, load_data(name, size=size) if listing.split else None
+
+
+def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:
+    rows = listing.rows(n, choose, name)
+    if not rows:
+        raise SourceError(f"{name} holds no images to {part} on")
+    x = listing.read(rows, listing.size if size is None else size)
+    return Data(x, torch.tensor([int(listing.labels[row]) for row in rows]), listing.class_names)
+
+
+KINDS: dict[str, Callable[[str, Part], Listing]] = {
+    "npz": lambda rest, part: of_npz(Path(rest), part),
+    "folder": lambda rest, part: paper_data.of_parts(Path(rest), part),
+    "csv": lambda rest, part: of_csv(Path(rest)),
+    "cifar10": partial(paper_data.cifar, "cifar10"),
+    "cifar100": partial(paper_data.cifar, "cifar100"),
+    "gtsrb": paper_data.gtsrb,
+    "imagenet100": paper_data.imagenet100,
+    "torchvision": libraries.torchvision,
+    "hf": libraries.hugging_face,
+}
+
+
+def _listing(name: str, part: Part) -> Listing:
+    kind, _, rest = name.partition(":")
+    if name == "bundled":
+        return of_tensors(*zoo.bundled_images(), zoo.CIFAR10_CLASSES)
+    if name == "digits":
+        return _digits(part)
+    if kind not in KINDS or not (rest or kind in paper_data.NAMES):
+        raise SourceError(f"no data {name!r}; use {NAMES}")
+    return KINDS[kind](rest, part)
+
+
+def _digits(part: Part) -> Listing:
+    """The handwritten digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 to train on, 397 to test."""
+    with needs("digits"):
+        from sklearn.datasets import load_digits
+    found = load_digits()
+    x = (torch.from_numpy(found.images).float() * 255 / 16).round()[:, None] / 255
+    chosen = slice(0, 1400) if part == "train" else slice(1400, None)
+    y = torch.from_numpy(found.target).long()
+    return of_tensors(x[chosen], y[chosen], [str(digit) for digit in range(10)], split=True)

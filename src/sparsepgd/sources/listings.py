@@ -1,0 +1,163 @@
+"""What a data source holds, before any picture is read: the labels of all images, and a way to read some of them."""
+
+from __future__ import annotations
+
+import csv
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.sources.pictures import Size, load_image
+
+Choice = Literal["first", "balanced"]
+Part = Literal["test", "train"]
+_LINE = "lines of a picture file and a class number"
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The images of a source in their order."""
+
+    labels: Sequence[int]
+    read: Callable[[list[int], Size], Tensor]  # some of them, by their places, cut and resized: (n, C, H, W)
+    class_names: tuple[str, ...] = ()
+    choose: Choice = "first"  # unless the user says otherwise
+    size: Size = None  # unless the user says otherwise: as the paper sets it
+    split: bool = False  # whether the source tells images to train on from images to test on
+
+    def rows(self, n: int | None, choose: str | None, name: str) -> list[int]:
+        """The places of n images: the first ones, or as many of each class, taken in turn."""
+        if choose not in (None, *get_args(Choice)):
+            raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
+        if n is not None and not 1 <= n <= len(self.labels):
+            count = len(self.labels)
+            raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
+        if (choose or self.choose) == "first":
+            return list(range(len(self.labels)))[:n]
+        seen: Counter[int] = Counter()
+        ranked = []  # (number within the class, class, place), so that sorting takes from all classes in turn
+        for place, label in enumerate(self.labels):
+            ranked.append((seen[label], label, place))
+            seen[label] += 1
+        return [place for _, _, place in sorted(ranked)[:n]]
+
+
+def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = (), split: bool = False) -> Listing:
+    """Images that are in memory already, (N, C, H, W) in [0, 1] or uint8, as float32 in [0, 1]."""
+
+    def read(rows: list[int], size: Size) -> Tensor:
+        whole = rows == list(range(len(x)))
+        some = x if whole else x[torch.tensor(rows, dtype=torch.int64)]
+        if some.dtype == torch.uint8:
+            return some.float() / 255
+        return some.float() if some.is_floating_point() else some
+
+    return Listing(y.tolist(), read, tuple(class_names), split=split)
+
+
+def of_files(
+    paths: Sequence[str], labels: Sequence[int], class_names: Sequence[str], choose: Choice, size: Size = None
+) -> Listing:
+    """Picture files, read when they are chosen."""
+
+    def read(rows: list[int], size: Size) -> Tensor:
+        return stacked([load_image(paths[row], size)[0][0] for row in rows], [paths[row] for row in rows])
+
+    return Listing(labels, read, tuple(class_names), choose, size)
+
+
+def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
+    """One tensor, if all are of one size."""
+    for name, picture in zip(names, pictures, strict=True):
+        if picture.shape != pictures[0].shape:
+            first, other = (f"{one.shape[2]}x{one.shape[1]}" for one in (pictures[0], picture))
+            raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to bring them to one size")
+    return torch.stack(pictures)
+
+
+def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Listing:
+    """One sub-folder of pictures a class, in the order of their names."""
+    from torchvision.datasets import ImageFolder
+
+    try:
+        found = ImageFolder(str(path))
+    except OSError as error:
+        reason = first_line(error)
+        raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
+    paths, labels = zip(*found.samples, strict=True)
+    return of_files(paths, labels, found.classes, choose, size)
+
+
+def of_csv(path: Path) -> Listing:
+    """Lines of a picture file, named from the folder of the list, and a class number; a first line of titles is
+    skipped. With a title class_name, that column holds the names of the classes."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = {number: line for number, line in enumerate(csv.reader(file), 1) if line}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error}; give a CSV file of pictures and classes") from None
+    first = min(lines, default=0)
+    titles = lines.pop(first) if lines and len(lines[first]) > 1 and not _is_number(lines[first][1]) else []
+    column = titles.index("class_name") if "class_name" in titles else 1
+    for number, line in lines.items():
+        if len(line) <= max(1, column) or not re.fullmatch("[0-9]{1,6}", line[1].strip()):
+            raise SourceError(f"{path}, line {number}, holds {line}; expected {_LINE}")
+    if not lines:
+        raise SourceError(f"{path} holds no lines; expected {_LINE}")
+    labels = [int(line[1]) for line in lines.values()]
+    names: list[str] = []
+    if "class_name" in titles:
+        known = {label: line[column] for label, line in zip(labels, lines.values(), strict=True)}
+        names = [known.get(label, f"class {label}") for label in range(max(labels) + 1)]
+    return of_files([str(path.parent / line[0]) for line in lines.values()], labels, names, "first")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word.strip().isnumeric()
+    return True
+
+
+def of_npz(path: Path, part: str) -> Listing:
+    """Arrays x and y, or x_test, y_test, x_train, y_train; names of classes in an array class_names."""
+    x, y, classes, split = _arrays(path, part)
+    if y.ndim != 1 or x.ndim == 0 or len(y) != len(x):
+        raise SourceError(f"{path} holds images {x.shape} and labels {y.shape}; expected one label for each image")
+    if y.dtype.kind not in "biuf" or (y.dtype.kind == "f" and not bool(((y == np.floor(y)) & (abs(y) < 1e9)).all())):
+        raise SourceError(f"{path} has labels of type {y.dtype} that are no class numbers; expected 0, 1, 2, ...")
+    if x.dtype.kind not in "biuf":
+        raise SourceError(f"{path} has images of type {x.dtype}; expected uint8, or floats in [0, 1]")
+    images = torch.from_numpy(x.astype(x.dtype.newbyteorder("="), copy=False))
+    if images.dim() == 4 and images.shape[1] > 4 and images.shape[3] <= 4:
+        images = images.permute(0, 3, 1, 2).contiguous()
+    return of_tensors(images, torch.from_numpy(y.astype(np.int64)), [str(name) for name in classes], split)
+
+
+def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Images, labels, names of classes, and whether those to train on are others than those to test on."""
+    try:
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("it is a single array")
+            there = set(file.files)
+            own = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
+            if not own[part] and not {"x", "y"} <= there:
+                raise ValueError(f"it holds {', '.join(sorted(file.files)) or 'nothing'}")
+            end = f"_{part}" if own[part] else ""
+            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), any(own.values())
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = f"{first_line(error)}; expected arrays x and y, as numpy.savez writes them"
+        raise SourceError(f"{str(path)!r} cannot be read as npz: {reason}") from None

@@ -1,0 +1,287 @@
+"""Models by name: the zoo, torchvision, timm, RobustBench, a Python file, an exported program, an ONNX file.
+
+Each comes with what its source knows: how pictures are brought to its input, how that is normalised, its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError, first_line
+from sparsepgd.extras import needs
+from sparsepgd.sources import factories
+from sparsepgd.sources import weights as files
+from sparsepgd.sources.pictures import Framing, Size, framing
+from sparsepgd.sources.runtimes import Exported, Onnx
+from sparsepgd.zoo import checkpoints, normalise
+from sparsepgd.zoo.normalise import Normalisation, Normalised
+from sparsepgd.zoo.registry import ARCHITECTURES
+
+TRAINED = "model"  # the name of weights and card in the folder of a training run
+THREATS = ("Linf", "L2", "corruptions")  # of RobustBench
+ROBUSTBENCH = {"cifar10": Framing(32), "cifar100": Framing(32), "imagenet": Framing(224, 256, "bicubic")}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A model with what is known of it. A factory in a file may return one, to say more than its network does."""
+
+    name: str
+    model: nn.Module
+    classes: tuple[str, ...] = ()  # names, if known
+    size: Size = None  # of its input, if fixed; with a Framing, also how pictures are brought to it
+    normalisation: Normalisation | str = "inside the model, if any"  # of the input; part of `model`
+    black_box: bool = False  # no gradients
+
+    def class_name(self, number: int) -> str:
+        return self.classes[number] if number < len(self.classes) else f"class {number}"
+
+    @property
+    def grey(self) -> bool:
+        """Whether it takes images of one channel, as far as its first convolution or its file says."""
+        first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
+        shape = self.model.shape if isinstance(self.model, Exported | Onnx) else ()
+        return (shape[1] if len(shape) == 4 else first) == 1
+
+    @property
+    def about(self) -> str:
+        """What is good to know before a run, in one line."""
+        known = [f"input {framing(self.size) or 'of any size'}", f"normalised {self.normalisation}"]
+        known += [f"{len(self.classes)} classes"] if self.classes else []
+        known += ["no gradients, for black-box attacks only"] if self.black_box else []
+        return f"{self.name}: {'; '.join(known)}"
+
+
+def load_model(
+    name: str, *, weights: str | Path | None = None, trust: bool = False, normalise: str | None = None
+) -> Source:
+    """A model on the CPU that takes images in [0, 1]. It is in evaluation mode, unless a file of the user says
+    otherwise: then that is reported before a run.
+
+    `name`: ``zoo:NAME``, or just NAME; ``trained:FOLDER`` that `spgd train` has written; ``torchvision:NAME``, with
+    ``@WEIGHTS`` for others than the default ones; ``timm:NAME``; ``robustbench:NAME``, or
+    ``robustbench:DATASET/THREAT/NAME``; ``FILE.py:FACTORY``, a function without arguments that returns a module or a
+    `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as
+    preact_resnet18, with `weights`.
+    `weights`: a file for an architecture of torchvision, timm, this package or a file of yours, read without running
+    what is in it.
+    `trust`: read pickles too, and ``FILE.pt`` that holds a whole module. Python files and exported programs are code
+    and are run in any case. `normalise`: imagenet, cifar10, cifar100, none or ``0.5,0.5,0.5/0.2,0.2,0.2``, where the
+    source does not know it or is wrong.
+    """
+    kind, _, rest = name.partition(":")
+    makers: dict[str, Callable[[], Source]] = {
+        "zoo": lambda: _from_zoo(rest),
+        "trained": lambda: _trained(rest),
+        "torchvision": lambda: _from_torchvision(rest, weights, trust),
+        "timm": lambda: _from_timm(rest, weights, trust),
+        "robustbench": lambda: _from_robustbench(rest),
+    }
+    suffix = Path(kind).suffix
+    if kind in makers:
+        source = makers[kind]()
+    elif suffix == ".py":
+        source = _from_file(Path(kind), rest)
+    elif name in ARCHITECTURES:
+        source = _from_architecture(name, weights, trust)
+    elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
+        source = _from_archive(Path(name), trust)
+    elif zoo.known(name):
+        source = _from_zoo(name)
+    else:
+        raise SourceError(
+            f"no model {name!r}; use zoo:NAME ({', '.join(zoo.names())}), trained:FOLDER, torchvision:NAME, timm:NAME, "
+            "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model in [0, 1] -> logits, FILE.pt2, "
+            f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
+        )
+    if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or name in ARCHITECTURES):
+        raise SourceError(
+            f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
+            "network"
+        )
+    source = _normalised(source, normalise)
+    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
+
+
+def _normalised(source: Source, words: str | None) -> Source:
+    """With the normalisation that was asked for, or that of the source, around the model."""
+    how = source.normalisation if words is None else normalise.parse(words)
+    if isinstance(how, str) or how is None:
+        return replace(source, normalisation=how or "not at all")
+    return replace(source, model=Normalised(source.model, how), normalisation=how)
+
+
+def _from_zoo(name: str) -> Source:
+    about, network = zoo.card(name), zoo.load(name)
+    return Source(name, network, tuple(about.classes), _side(about.architecture), _inside(network))
+
+
+def _trained(folder: str) -> Source:
+    if not (Path(folder) / f"{TRAINED}.json").is_file():
+        file = Path(folder) / f"{TRAINED}.safetensors"
+        own = f"name the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
+        raise SourceError(f"no trained model in {folder!r}; {own or 'use the --out of a finished spgd train'}")
+    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
+
+
+def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:
+    if weights is None:
+        raise SourceError(f"{name} is a network without weights; give a file: --weights FILE.safetensors")
+    state, how = checkpoints.unwrapped(files.read(weights, trust))
+    network, left = checkpoints.fitted(ARCHITECTURES[name], state, how, name)
+    inside: Any = left or _inside(network)
+    return Source(f"{name}:{Path(weights).stem}", network.eval(), (), _side(name), inside)
+
+
+def _side(architecture: str) -> int | None:
+    """Of the images that a network is for, where it is one."""
+    return None if architecture in ("digits_resnet", "resnet34") else 32
+
+
+def _inside(network: nn.Module) -> str:
+    return "inside the network" if hasattr(network, "mean") else "not at all"
+
+
+def _from_torchvision(name: str, weights: str | Path | None, trust: bool) -> Source:
+    from torchvision import models
+
+    architecture, _, chosen = name.partition("@")
+    known = models.list_models(module=models)
+    if architecture not in known:
+        raise SourceError(f"torchvision has no classifier {architecture!r}; {_similar(architecture, known)}")
+    enum = models.get_model_weights(architecture)
+    try:
+        entry = enum[chosen] if chosen else enum.DEFAULT
+    except KeyError:
+        raise SourceError(f"{architecture} has no weights {chosen!r}; use {', '.join(enum.__members__)}") from None
+    prepare = entry.transforms()
+    size = Framing(prepare.crop_size[0], prepare.resize_size[0], prepare.interpolation.value)
+    how: Any = Normalisation(tuple(prepare.mean), tuple(prepare.std))
+    if weights is None:
+        model = _fetched(lambda: models.get_model(architecture, weights=entry), f"torchvision:{name}", entry.url)
+        return Source(f"torchvision:{name}", model, tuple(entry.meta["categories"]), size, how)
+    model, own = _with_weights(
+        lambda **classes: models.get_model(architecture, weights=None, **classes), weights, trust, architecture
+    )
+    return Source(f"torchvision:{architecture}:{Path(weights).stem}", model, (), size, own or how)
+
+
+def _from_timm(name: str, weights: str | Path | None, trust: bool) -> Source:
+    with needs(f"timm:{name}"):
+        import timm
+    known = timm.list_models() + timm.list_pretrained()
+    if ":" not in name and name not in known:
+        raise SourceError(f"timm has no model {name!r}; {_similar(name, known)}")
+    own = None
+    if weights is None:
+        model = _fetched(lambda: timm.create_model(name, pretrained=True), f"timm:{name}", "Hugging Face")
+    else:
+        model, own = _with_weights(
+            lambda **classes: timm.create_model(name, pretrained=False, **classes), weights, trust, name
+        )
+    config = timm.data.resolve_model_data_config(model)
+    side = config["input_size"][-1]
+    size = Framing(side, max(side, int(side / config["crop_pct"])), config["interpolation"])
+    words = f"timm:{name}" if weights is None else f"timm:{name}:{Path(weights).stem}"
+    return Source(words, model, (), size, own or Normalisation(tuple(config["mean"]), tuple(config["std"])))
+
+
+def _from_robustbench(name: str) -> Source:
+    with needs(f"robustbench:{name}"):
+        from robustbench import model_zoo, utils
+    dataset, threat, model = name.split("/", 2) if name.count("/") > 1 else ("cifar10", "Linf", name)
+    if dataset not in ROBUSTBENCH or threat not in THREATS:
+        raise SourceError(
+            f"no {name!r} in RobustBench; use robustbench:DATASET/THREAT/NAME with {', '.join(ROBUSTBENCH)} "
+            f"and {', '.join(THREATS)}"
+        )
+    try:
+        found = _fetched(
+            lambda: utils.load_model(model, dataset=dataset, threat_model=threat),
+            f"robustbench:{name}",
+            "its zoo",
+        )
+    except KeyError:
+        zoos = model_zoo.model_dicts
+        known = next(zoos[d][t] for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat))
+        raise SourceError(
+            f"RobustBench has no model {model!r} for {dataset}, {threat}; {_similar(model, known)}"
+        ) from None
+    classes = zoo.CIFAR10_CLASSES if dataset == "cifar10" else ()
+    return Source(f"robustbench:{name}", found, classes, ROBUSTBENCH[dataset], "by RobustBench, inside the model")
+
+
+def _from_archive(path: Path, trust: bool) -> Source:
+    """A model in one file: an exported program, an ONNX file, or a pickled module."""
+    if path.suffix in (".pt2", ".onnx"):
+        runtime: Exported | Onnx = Exported(path, trust) if path.suffix == ".pt2" else Onnx(path)
+        side = runtime.shape[-1] if len(runtime.shape) == 4 and runtime.shape[-1] == runtime.shape[-2] else None
+        return Source(path.stem, runtime, size=side, black_box=path.suffix == ".onnx")
+    if not path.is_file():
+        raise SourceError(f"no file {str(path)!r}; give FILE.pt2, FILE.onnx, or FILE.pt with a whole module")
+    if not trust:
+        raise SourceError(f"{str(path)!r} is a pickle: {files.TRUST}; for weights name their network: --weights FILE")
+    model = files.read(path, trust)
+    if not isinstance(model, nn.Module):
+        raise SourceError(f"{str(path)!r} holds a {type(model).__name__}, no module; name its network: --weights FILE")
+    return Source(path.stem, model)
+
+
+def _from_file(path: Path, factory: str) -> Source:
+    model = factories.call(path, factory)
+    if isinstance(model, Source):
+        return model
+    if not isinstance(model, nn.Module):
+        raise SourceError(f"{path}:{factory} returned a {type(model).__name__}; expected a torch.nn.Module or a Source")
+    return Source(f"{path.stem}:{factory}", model)
+
+
+def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
+    """In evaluation mode, with weights by the names that the network itself has, as `spgd train` writes them."""
+    state, model = files.read(weights, trust), source.model.eval()
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise SourceError(f"{str(weights)!r} holds more than a state dict; load it in the function of {source.name}")
+    if isinstance(model, Normalised) and not model.state_dict().keys() & state.keys():
+        model = model.model  # weights of the network alone
+    checkpoints.load(model, state, source.name)
+    return replace(source, name=f"{source.name}:{Path(weights).stem}")
+
+
+def _with_weights(
+    build: Callable[..., nn.Module], weights: str | Path, trust: bool, name: str
+) -> tuple[nn.Module, Normalisation | None]:
+    """The architecture with the weights of a file, and as many classes as these have."""
+    state, how = checkpoints.unwrapped(files.read(weights, trust))
+    with torch.device("meta"):
+        last = next(reversed(build().state_dict()))
+    if last not in state:
+        raise SourceError(f"{str(weights)!r} has no {last}, so it is not of {name}; name the architecture it is of")
+    model = build(num_classes=len(state[last]))
+    checkpoints.load(model, state, name)
+    return model.eval(), how
+
+
+def _fetched(load: Callable[[], nn.Module], name: str, place: str) -> nn.Module:
+    try:
+        return load().eval()
+    except KeyError:
+        raise
+    except Exception as error:
+        reason = first_line(error)
+        raise SourceError(
+            f"the weights of {name} cannot be fetched from {place}: {reason}; without a connection, name an "
+            "architecture and give its weights in a file: --weights FILE"
+        ) from error
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, 3, 0.4)
+    return f"did you mean {', '.join(near)}?" if near else "look at the names that it lists"

@@ -1,0 +1,131 @@
+"""The data sets of the paper, in the forms in which they are distributed.
+
+CIFAR-10 and CIFAR-100 as torchvision keeps them (fetched if they are not there), or as one npz file; GTSRB and
+ImageNet-100 as folders of classes, which have to be fetched by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError, first_line
+from sparsepgd.sources.class_names import GTSRB
+from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors
+from sparsepgd.sources.pictures import Framing, Size
+
+NAMES = ("cifar10", "cifar100", "gtsrb", "imagenet100")
+PLACE = "SPARSEPGD_DATA"  # the folder of data sets; ./data without it
+LARGE = Framing(224, 256, "bilinear")  # pictures of the 224x224 experiments
+GTSRB_TEST = 1000  # images that the paper takes out of the training set
+GTSRB_PLACES = ("GTSRB/Final_Training/Images", "Final_Training/Images", "GTSRB/Training", "Training", ".")
+PARTS = {"train": ("train",), "test": ("val_sub", "test", "val", "validation")}
+
+
+def cifar(name: str, given: str, part: Part) -> Listing:
+    """Python batches in the folder, or cifar10.npz with x_test, y_test, x_train, y_train."""
+    from torchvision import datasets
+
+    place = _place(name, given)
+    file = place / f"{name}.npz" if place.suffix != ".npz" else place
+    kind = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    if file.is_file():
+        names = zoo.CIFAR10_CLASSES if name == "cifar10" else ()
+        listing = of_npz(file, part)
+        return replace(listing, class_names=listing.class_names or names)
+    unpacked = (place / kind.base_folder).is_dir()
+    try:
+        found = kind(str(place), train=part == "train", download=not unpacked)
+    except (RuntimeError, OSError) as error:
+        reason = first_line(error)
+        raise SourceError(
+            f"no {kind.base_folder} in {str(place)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
+            f"there, or put {file.name} there, or name the folder: {name}:DIR, or {PLACE}"
+        ) from None
+    x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
+    return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)
+
+
+def gtsrb(given: str, part: Part) -> Listing:
+    """The annotated training pictures of GTSRB. The paper's split: 1,000 of them to test on, the rest to train on.
+
+    Which ones, the official code says: the pictures in the order of their names, shuffled by numpy's old generator
+    under seed 0, the first 1,000.
+    """
+    place = _place("gtsrb", given)
+    root = next((place / one for one in GTSRB_PLACES if _classes(place / one)), None)
+    if root is None:
+        raise SourceError(
+            f"no folders 00000 to 00042 in {str(place)!r}; unpack GTSRB_Final_Training_Images.zip there, or name the "
+            f"folder: gtsrb:DIR, or {PLACE}"
+        )
+    from torchvision.datasets import ImageFolder
+
+    found = ImageFolder(str(root))
+    order = np.arange(len(found.samples))
+    np.random.RandomState(0).shuffle(order)
+    if len(order) <= GTSRB_TEST:
+        raise SourceError(f"{root} holds {len(order)} pictures; expected more than the {GTSRB_TEST} to test on")
+    rows = order[GTSRB_TEST:] if part == "train" else order[:GTSRB_TEST]
+    paths, labels = zip(*(found.samples[row] for row in rows.tolist()), strict=True)
+    named = found.classes == [f"{number:05d}" for number in range(len(GTSRB))]
+    return replace(of_files(paths, labels, GTSRB if named else found.classes, "first", LARGE), split=True)
+
+
+def imagenet100(given: str, part: Part) -> Listing:
+    """Folders train and val (or val_sub, as the official code names it), with one sub-folder a class.
+
+    A file classes.txt beside them, with a folder's name and then a readable one in each line, says which classes of a
+    larger folder are meant. Classes are numbered in the order of the folders' names, as torchvision does.
+    """
+    place = _place("imagenet100", given)
+    if not place.is_dir():
+        raise SourceError(f"no folder {str(place)!r}; name it: imagenet100:DIR with train and val, or {PLACE}")
+    listing = of_parts(place, part, LARGE)
+    file = place / "classes.txt"
+    if not file.is_file():
+        if len(listing.class_names) > 100:
+            raise SourceError(f"{place} has {len(listing.class_names)} classes; list the hundred in {file}")
+        return listing
+    lines = [line.split(None, 1) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return _restricted(listing, {line[0]: line[-1].strip() for line in lines}, file)
+
+
+def of_parts(path: Path, part: Part, size: Size = None) -> Listing:
+    """The folder to train or to test on, where there is one of each; otherwise the folder itself."""
+    found = {
+        which: next((path / name for name in names if (path / name).is_dir()), None) for which, names in PARTS.items()
+    }
+    split = all(found.values())
+    return replace(of_folder(found[part] or path if split else path, size), split=split)
+
+
+def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
+    """Only the classes of the list, numbered anew."""
+    chosen = sorted(names)
+    missing = [folder for folder in chosen if folder not in listing.class_names]
+    if missing:
+        raise SourceError(f"{file} lists {missing[0]}, which has no folder; correct the list or add the folder")
+    number = {listing.class_names.index(folder): new for new, folder in enumerate(chosen)}
+    rows = [row for row, label in enumerate(listing.labels) if label in number]
+    return replace(
+        listing,
+        labels=[number[listing.labels[row]] for row in rows],
+        read=lambda some, size: listing.read([rows[row] for row in some], size),
+        class_names=tuple(names[folder] for folder in chosen),
+    )
+
+
+def _place(name: str, given: str) -> Path:
+    """The folder that was named, or that of the data set in the common one, or the common one."""
+    common = Path(os.environ.get(PLACE, "data"))
+    return Path(given) if given else common / name if (common / name).is_dir() else common
+
+
+def _classes(path: Path) -> bool:
+    return (path / "00000").is_dir()

@@ -1,0 +1,92 @@
+"""Models that come as files of their own: exported programs (.pt2), and ONNX files, which have no gradients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.errors import SourceError, first_line
+from sparsepgd.extras import needs
+from sparsepgd.sources.weights import check_exported
+
+Shape = tuple[int | None, ...]  # None: any
+
+
+class Exported(nn.Module):
+    """A program that torch.export has saved; it is differentiable."""
+
+    def __init__(self, path: Path, trust: bool = False) -> None:
+        super().__init__()
+        check_exported(path, trust)
+        try:
+            program = torch.export.load(path)
+        except Exception as error:
+            raise SourceError(f"{str(path)!r} cannot be read as an exported program: {first_line(error)}") from error
+        names = program.graph_signature.user_inputs
+        values = [node.meta["val"] for node in program.graph.nodes if node.name in names and "val" in node.meta]
+        self.shape = _single([tuple(side if isinstance(side, int) else None for side in v.shape) for v in values], path)
+        self.program = program.module()
+        self.training = False
+
+    def train(self, mode: bool = True) -> Exported:
+        """The mode of the program was decided when it was exported."""
+        self.training = mode
+        return self
+
+    def forward(self, x: Tensor) -> Any:
+        return in_batches(self.program, x, self.shape[0])
+
+
+class Onnx(nn.Module):
+    """An ONNX file in onnxruntime: a black box, for attacks that ask for answers alone."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        with needs(f"the ONNX file {str(path)!r}"):
+            import onnxruntime as runtime
+        if not path.is_file():
+            raise SourceError(f"no file {str(path)!r}; give an ONNX file")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            self.session = runtime.InferenceSession(str(path), options, providers=runtime.get_available_providers())
+        except Exception as error:
+            raise SourceError(f"{str(path)!r} cannot be read as ONNX: {first_line(error)}") from None
+        inputs = self.session.get_inputs()
+        self.shape = _single([tuple(s if isinstance(s, int) else None for s in one.shape) for one in inputs], path)
+        self.input, self.kind = inputs[0].name, torch.float16 if "float16" in inputs[0].type else torch.float32
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def extra_repr(self) -> str:
+        return f"sha256={self.sha256}"  # tells runs of different files apart
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return in_batches(self._ask, x, self.shape[0])
+
+    def _ask(self, x: Tensor) -> Tensor:
+        values = x.detach().cpu().to(self.kind).numpy()
+        return torch.from_numpy(self.session.run(None, {self.input: values})[0]).to(x.device, x.dtype)
+
+
+def in_batches(call: Callable[[Tensor], Tensor], x: Tensor, size: int | None) -> Tensor:
+    """The answers of a model that takes batches of one size only (None: of any); the last one is filled up."""
+    if size is None or len(x) == size:
+        return call(x)
+    missing = -len(x) % size
+    filled = torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if missing else x
+    return torch.cat([call(part) for part in torch.split(filled, size)])[: len(x)]
+
+
+def _single(shapes: list[Shape], path: Path) -> Shape:
+    if len(shapes) != 1 or len(shapes[0]) < 2:
+        raise SourceError(f"{str(path)!r} takes inputs {shapes}; expected one, e.g. images (B, C, H, W)")
+    shape = shapes[0]
+    if len(shape) == 4 and shape[1] is not None and shape[1] > 4 and shape[3] in (1, 3):
+        raise SourceError(f"{str(path)!r} takes images {shape}, channels last; export it for (B, C, H, W)")
+    return shape

@@ -1,0 +1,1 @@
+"""Speed beside the bare model and beside other implementations."""

@@ -1,0 +1,242 @@
+"""Speed, from one run: the bare model, the attacks on it, and other implementations doing the same work.
+
+A time without the strength beside it says little, so every attack is listed with the images that withstood it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.analysis.summary import wilson
+from sparsepgd.problem.engine import Engine, Meter, Precision
+from sparsepgd.problem.goals import Untargeted
+from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.result import Result
+from sparsepgd.problem.verify import verify
+from sparsepgd.runs.identity import hardware
+from sparsepgd.search import SparsePGD, SparseRS
+from sparsepgd.search.loop import Progress
+from sparsepgd.search.stepwise import Stepwise
+from sparsepgd.speed.rivals import Rival
+from sparsepgd.threat import Budget
+
+ATTACKS = ("spgd-unprojected", "spgd-projected", "sparse-rs")
+REPEAT = 0.5  # seconds that the bare model is run for a figure
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The model alone."""
+
+    work: Literal["forward", "input gradient", "input and parameter gradients"]
+    precision: Precision
+    compiled: bool
+    batch: int
+    us: float  # microseconds an image
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An attack, ours or another's, on all images, once for each seed."""
+
+    name: str
+    precision: str
+    compiled: bool
+    warm_up: float | None  # seconds of a first run, compilation included; None: not made
+    seconds: tuple[float, ...]
+    robust: tuple[int, ...]  # images left
+    images: int
+    interval: tuple[float, float]  # of the robust accuracy, first seed
+    us: float | None = None  # an image and step
+    ratio: float | None = None  # to the bare model in the same precision
+    slots_used: float | None = None  # share of the evaluations that counted
+    steps: int | None = None  # of the whole table
+    looks: int | None = None  # times that the host waited
+    denied: int | None = None  # successes that full precision denied
+    recorded: int | None = None  # CUDA graphs
+    memory: int | None = None  # bytes on the device, at most
+
+
+@dataclass(eq=False)
+class Bench:
+    """What is measured on what."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    budget: Budget
+    steps: int = 300
+    queries: int = 300
+    seeds: Sequence[int] = (0,)
+    batch_size: int = 512
+    progress: Progress | None = None
+
+    def bare(self, precisions: Sequence[tuple[Precision, bool]]) -> Iterator[Bare]:
+        """The model in each (precision, compiled), forward and with the gradient of the input."""
+        points, labels = self.x[: self.batch_size], self.y[: self.batch_size]
+        device = points.device
+        oracle = Oracle(self.model, Untargeted(), device=device)
+        us = self._with_parameters(points) / len(points)
+        tf32: Precision = "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
+        yield Bare("input and parameter gradients", tf32, False, len(points), us)
+        for precision, compiled in precisions:
+            engine = Engine(precision, compiled).decided(self.model, points, device)
+            with borrowed(self.model, device), engine.running(self.model, device) as run:
+                quick = replace(oracle, model=run)
+                for work, gradient in (("forward", False), ("input gradient", True)):
+                    us = _timed(lambda: quick.evaluate(points, labels, labels, gradient), device) / len(points)  # noqa: B023
+                    yield Bare(work, precision, compiled, len(points), us)  # type: ignore[arg-type]
+
+    def _with_parameters(self, points: Tensor) -> float:
+        """Microseconds of a forward and a backward pass as an ordinary script makes them, to the parameters too."""
+        with borrowed(self.model, points.device), torch.enable_grad():
+            parameters = [one.requires_grad_(True) for one in self.model.parameters() if one.is_floating_point()]
+
+            def work() -> object:
+                inputs = points.detach().requires_grad_()
+                return torch.autograd.grad(self.model(inputs).sum(), [inputs, *parameters], allow_unused=True)
+
+            us = _timed(work, points.device)
+            for one in parameters:
+                one.requires_grad_(False)  # as borrowed wants it; it gives back what was
+        return us
+
+    def attacks(self) -> dict[str, Stepwise[Any]]:
+        """Those of ATTACKS."""
+        return {
+            "spgd-unprojected": SparsePGD(self.budget, self.steps, "unprojected"),
+            "spgd-projected": SparsePGD(self.budget, self.steps, "projected"),
+            "sparse-rs": SparseRS(self.budget, self.queries),
+        }
+
+    def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
+        """One of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
+        device = self.x.device
+        first = self.once(attack, Engine(precision, compiled), self.seeds[0])[1]
+        seconds, robust, memory = [], [], None
+        for seed in self.seeds:
+            engine = Engine(precision, compiled, meter=Meter())
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            result, took = self.once(attack, engine, seed)
+            seconds.append(took)
+            robust.append(int(result.robust.sum()))
+        if device.type == "cuda":
+            memory = torch.cuda.max_memory_allocated()
+        meter, useful = engine.meter, int(result.forwards.sum())
+        us = 1e6 * seconds[-1] / max(useful, 1)
+        work = "input gradient" if attack.needs_gradient else "forward"
+        return Timed(
+            name=attack.name,
+            precision=precision,
+            compiled=compiled,
+            warm_up=first,
+            seconds=tuple(seconds),
+            robust=tuple(robust),
+            images=len(self.x),
+            interval=wilson(robust[0], len(self.x)),
+            us=us,
+            ratio=us / bare[work] if work in bare else None,
+            slots_used=useful / max(meter.slot_steps, 1),
+            steps=meter.steps,
+            looks=meter.looks,
+            denied=meter.denied,
+            recorded=meter.recorded,
+            memory=memory,
+        )
+
+    def theirs(self, name: str, attack: Rival) -> Timed:
+        """Another implementation, as it comes; success is what our verifier says."""
+        device, seconds, robust = self.x.device, [], []
+        for seed in self.seeds:
+            _wait(device)
+            start = time.perf_counter()
+            x_adv = attack(self.model, self.x, self.y, seed)
+            _wait(device)
+            seconds.append(time.perf_counter() - start)
+            with borrowed(self.model, device):
+                oracle = Oracle(self.model, Untargeted(), device=device)
+                clean = oracle.answers(self.x, self.batch_size).argmax(1) == self.y
+                verdict = verify(oracle, self.budget, self.x, x_adv, self.y, self.y, batch_size=self.batch_size)
+            robust.append(int((clean & ~verdict.reached).sum()))
+        interval = wilson(robust[0], len(self.x))
+        return Timed(name, "as it comes", False, None, tuple(seconds), tuple(robust), len(self.x), interval)
+
+    def once(self, attack: Stepwise[Any], engine: Engine, seed: int) -> tuple[Result, float]:
+        """The result, and seconds."""
+        _wait(self.x.device)
+        start = time.perf_counter()
+        result = attack(self.model, self.x, self.y, seed=seed, engine=engine, progress=self.progress)
+        _wait(self.x.device)
+        return result, time.perf_counter() - start
+
+
+def measure(
+    bench: Bench,
+    settings: Sequence[tuple[Precision, bool]],
+    rivals: Mapping[str, Rival],
+    *,
+    names: Sequence[str] = ATTACKS,
+    tell: Callable[[Bare | Timed], None] = lambda row: None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Everything, in each (precision, compiled), as plain values with the machine it was measured on.
+
+    `names`: of our attacks. `tell`: called with every row as soon as it is there. `more`: goes into the record.
+    """
+    bare: list[Bare] = []
+    for row in bench.bare(settings):
+        bare.append(row)
+        tell(row)
+    timed: list[Timed] = []
+    for precision, compiled in settings:
+        costs: dict[str, float] = {
+            row.work: row.us for row in bare if (row.precision, row.compiled) == (precision, compiled)
+        }
+        for name, attack in bench.attacks().items():
+            if name in names:
+                timed.append(bench.ours(attack, precision, compiled, costs))
+                tell(timed[-1])
+    for name, rival in rivals.items():
+        timed.append(bench.theirs(name, rival))
+        tell(timed[-1])
+    return {
+        **more,
+        "hardware": hardware(bench.x.device),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "images": len(bench.x),
+        "shape": list(bench.x.shape[1:]),
+        "budget": repr(bench.budget),
+        "steps": bench.steps,
+        "queries": bench.queries,
+        "seeds": list(bench.seeds),
+        "bare": [asdict(row) for row in bare],
+        "attacks": [asdict(row) for row in timed],
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    """Microseconds of one call, the first ones apart."""
+    for _ in range(3):
+        work()
+    _wait(device)
+    calls, start = 0, time.perf_counter()
+    while time.perf_counter() - start < REPEAT or calls < 3:
+        work()
+        calls += 1
+        if calls % 10 == 0:
+            _wait(device)
+    _wait(device)
+    return 1e6 * (time.perf_counter() - start) / calls

@@ -1,0 +1,133 @@
+"""Other implementations beside ours, on the same model and images: from a checkout of the user's, or installed.
+
+Nothing of theirs is in this package. Each is a function (model, x, y, seed) -> x_adv; what counts as a success is
+decided by our verifier's forward pass, for all alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsepgd.adapters.outside import Outside, seeded
+from sparsepgd.errors import SourceError
+from sparsepgd.threat import Budget
+
+Rival = Callable[[nn.Module, Tensor, Tensor, int], Tensor]
+BATCH = 500  # images at a time, as the authors' scripts have it
+
+
+def official(folder: Path, k: int, steps: int, queries: int) -> dict[str, Rival]:
+    """sPGD with both gradients and Sparse-RS of the authors' checkout."""
+    spgd, rs = (_module(folder / "autoattack", name) for name in ("spgd", "rs_attacks"))
+    return _seeded(
+        {
+            "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
+            "official spgd-projected": partial(_official_spgd, spgd.SparsePGD, k, steps, False),
+            "official sparse-rs": partial(_official_rs, rs.RSAttack, k, queries),
+        }
+    )
+
+
+def sparse_rs(folder: Path, k: int, queries: int) -> dict[str, Rival]:
+    """Sparse-RS of a checkout of its own authors."""
+    attack = _module(folder, "rs_attacks").RSAttack
+    return _seeded({"Sparse-RS, original code": partial(_official_rs, attack, k, queries)})
+
+
+def installed(k: int, steps: int) -> dict[str, Rival]:
+    """Attacks of other packages, those that are installed; they count features or have no budget, so that their
+    result is projected to its k most changed pixels."""
+    attacks: dict[str, tuple[str, str, int | None]] = {
+        "torchattacks": ("torchattacks SparseFool", "torchattacks:SparseFool", 10),
+        "foolbox": ("foolbox L0FMN", "foolbox:L0FMNAttack", steps),
+        "art": ("ART JSMA", "art:SaliencyMapMethod", None),
+        "adv_lib": ("adv-lib sigma-zero", "adv-lib:sigma_zero", steps),
+    }
+    there = [attack for package, attack in attacks.items() if importlib.util.find_spec(package)]
+    return _seeded(
+        {name: partial(_projected, Outside(Budget(k), theirs, steps=length)) for name, theirs, length in there}
+    )
+
+
+def _seeded(attacks: Mapping[str, Rival]) -> dict[str, Rival]:
+    """They draw from global generators: these are set to the seed, and afterwards are as they were."""
+
+    def run(attack: Rival, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), seeded(seed):
+            return attack(model, x, y, seed)
+
+    return {name: partial(run, attack) for name, attack in attacks.items()}
+
+
+def _module(folder: Path, name: str) -> Any:
+    """A module of a checkout. What it imports for other ends and is not installed gets an empty stand-in."""
+    file = folder / f"{name}.py"
+    if not file.is_file():
+        raise SourceError(f"{file} is not there; give the folder of a checkout that has it")
+    spec = importlib.util.spec_from_file_location(f"_rival_{name}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with _stand_ins("skimage", "skimage.util", "utils"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _stand_ins(*names: str) -> Any:
+    missing = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__dict__.update(random_noise=None, Logger=_Silent)
+            missing.append(name)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
+class _Silent:
+    """Instead of a logger to a file."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def log(self, *_: object) -> None: ...
+
+
+def _batches(x: Tensor, y: Tensor, attack: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return torch.cat([attack(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)])
+
+
+def _official_spgd(
+    cls: Any, k: int, steps: int, unprojected: bool, model: Any, x: Tensor, y: Tensor, seed: int
+) -> Tensor:
+    attack = cls(model, k=k, t=steps, unprojected_gradient=unprojected)
+    return _batches(x, y, lambda xs, ys: attack(xs, ys, seed=seed)[0])
+
+
+def _official_rs(cls: Any, k: int, queries: int, model: Any, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    settings = {"norm": "L0", "eps": k, "n_queries": queries, "p_init": 0.8, "loss": "ce", "verbose": False}
+    attack = cls(model, **settings, seed=seed, device=x.device)
+    return _batches(x, y, lambda xs, ys: attack.perturb(xs, ys)[1])
+
+
+def _projected(attack: Outside, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """Of all changed pixels the k that changed most."""
+    found = attack.call(model, x, y).to(x).clamp(0, 1)
+    size = (found - x).abs().sum(1).flatten(1)
+    mask = torch.zeros_like(size).scatter_(1, size.topk(attack.budget.k).indices, 1.0).view(len(x), 1, *x.shape[2:])
+    return torch.where(mask > 0, found, x)

@@ -1,0 +1,38 @@
+"""One small run, whole or stopped early, and what is compared of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torch import Tensor
+
+import sparsepgd as sp
+from conftest import SmallConvNet, images, labelled
+from sparsepgd.runs import runs
+from sparsepgd.runs.folders import load
+from sparsepgd.runs.records import Record
+
+ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=15)
+TIMES = {"created", "seconds", "chunks"}  # of a record, which differ from run to run
+
+
+def problem(count: int = 12, seed: int = 0) -> tuple[SmallConvNet, tuple[Tensor, Tensor]]:
+    model, x = SmallConvNet(seed=seed).eval(), images(count)
+    return model, (x, labelled(model, x))
+
+
+def outcome(folder: Path) -> tuple[dict[str, object], bytes]:
+    """All of a run but the times."""
+    return load(folder).model_dump(exclude=TIMES), (folder / "adversarial.safetensors").read_bytes()
+
+
+def start(folder: Path, stop_after: int | None = None, chunk: int = 4) -> Record:
+    """The run that most tests disturb; it ends early after some chunks if asked to."""
+    model, data = problem()
+    asked = iter(range(100))
+    return runs.run(folder, ATTACK, model, data, chunk=chunk, stop=lambda: next(asked) == stop_after)
+
+
+def one_thread() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,170 @@
+"""What a run is known by."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparsepgd as sp
+from conftest import SmallConvNet
+from runs.small_runs import ATTACK, problem, start
+from sparsepgd.distributed import Workers
+from sparsepgd.errors import SparsePGDError, UnsupportedError
+from sparsepgd.runs import identity, runs
+from sparsepgd.runs.folders import Folder
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_hardware_is_the_gpu_by_name_or_the_processor_with_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = identity.hardware(torch.device("cpu"))
+    assert words.endswith(f", {os.cpu_count()} cores")
+    assert not words.startswith((",", "CPU,"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert identity.hardware(torch.device("cuda:1")) == "GPU 1"
+    assert identity.environment(torch.device("cpu"))["hardware"] == words
+
+
+def test_hardware_is_named_in_one_place() -> None:
+    files = [file for folder in ("src", "benchmarks", "recipes") for file in (ROOT / folder).rglob("*.py")]
+    words = ("get_device_name(", "platform.processor(")
+    assert {file.name for file in files if any(word in file.read_text() for word in words)} == {"identity.py"}
+
+
+class Edited(SmallConvNet):
+    """The same weights and structure as `SmallConvNet`, and other code."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(1 - x)
+
+
+Edited.__name__ = "SmallConvNet"
+
+
+@pytest.mark.parametrize("done", [1, None])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("k", "attack.budget.k was 6, is 7"),
+        ("pattern", "attack.budget.pattern.kind was Pixels, is Rows"),
+        ("steps", "attack.steps was 15, is 16"),
+        ("attack", "attack.name was spgd-unprojected, is sparse-rs"),
+        ("seed", "seed was 0, is 1"),
+        ("model", r"model.sha256 was \w{12}\.\.\., is \w{12}"),
+        ("model name", "model.name was SmallConvNet, is another"),
+        ("images", r"data.sha256 was \w{12}\.\.\., is \w{12}"),
+        ("labels", r"data.sha256 was \w{12}\.\.\., is \w{12}"),
+        ("n", "data.images was 12, is 11"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(change: str, message: str, done: int | None, tmp_path: Path) -> None:
+    start(tmp_path, stop_after=done)
+    model, (x, y) = problem(seed=1 if change == "model" else 0)
+    y = problem()[1][1]
+    attack, names, seed = ATTACK, {}, 0
+    match change:
+        case "k":
+            attack = sp.SparsePGD(sp.Budget(k=7), steps=15)
+        case "pattern":
+            attack = sp.SparsePGD(sp.Budget(k=6, pattern=sp.Rows()), steps=15)
+        case "steps":
+            attack = dataclasses.replace(ATTACK, steps=16)
+        case "attack":
+            attack = sp.SparseRS(sp.Budget(k=6), queries=9)
+        case "seed":
+            seed = 1
+        case "model name":
+            names = {"model": "another"}
+        case "images":
+            x = x.flip(3)
+        case "labels":
+            y = (y + 1) % 5
+        case "n":
+            x, y = x[:11], y[:11]
+    with pytest.raises(UnsupportedError, match=f"holds another run: .*{message}.*choose another --out or delete"):
+        runs.run(tmp_path, attack, model, (x, y), names, seed=seed)
+
+
+def test_a_run_that_never_got_anywhere_blocks_no_other(tmp_path: Path) -> None:
+    model, data = problem()
+    with pytest.raises(SparsePGDError, match="k=500 pixels"):
+        runs.run(tmp_path, sp.SparsePGD(sp.Budget(k=500), steps=2), model, data)
+    assert start(tmp_path).finished
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_model_whose_code_was_edited_is_not_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
+    start(tmp_path, stop_after=done)
+    _, data = problem()
+    with pytest.raises(UnsupportedError, match="the model answers differently than the one that began the run"):
+        runs.run(tmp_path, ATTACK, Edited().eval(), data, chunk=4)
+
+
+def test_each_worker_must_have_the_model_that_began_the_run(tmp_path: Path) -> None:
+    class Second(Workers):
+        def share(self, make: object) -> object:
+            return Folder(tmp_path).head()
+
+    start(tmp_path, stop_after=1)
+    _, data = problem()
+    with pytest.raises(UnsupportedError, match="worker 1 has another run than the first: the model answers diff"):
+        runs.run(tmp_path, ATTACK, Edited().eval(), data, workers=Second(rank=1, world=2))
+
+
+def test_answers_that_differ_by_round_off_are_the_same_model(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    head = tmp_path / "partial" / "head.json"
+    content = json.loads(head.read_text())
+    assert len(content["answers"]) == 2
+    content["answers"] = [[value * 1.0003 for value in row] for row in content["answers"]]
+    head.write_text(json.dumps(content))
+    assert start(tmp_path).finished
+
+
+def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    head = tmp_path / "partial" / "head.json"
+    content = json.loads(head.read_text())
+    del content["answers"]
+    head.write_text(json.dumps(content))
+    assert start(tmp_path).finished
+
+
+def test_a_randomised_model_is_not_held_to_its_answers(tmp_path: Path) -> None:
+    class Random(SmallConvNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.randn(1)
+
+    record = runs.run(tmp_path, ATTACK, Random().eval(), problem()[1])
+    assert record.answers == ()
+    assert runs.run(tmp_path, ATTACK, Random().eval(), problem()[1]) == record
+
+
+def test_a_plain_function_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    model, data = problem()
+    attack = sp.SparseRS(sp.Budget(k=6), queries=20)
+    record = runs.run(tmp_path, attack, lambda x: model(x).detach(), data, {"model": "service"})
+    assert record.configuration["model"] == {"name": "service", "sha256": None}
+    assert runs.run(tmp_path, attack, lambda x: model(x).detach(), data, {"model": "service"}) == record
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
+    model, data = problem()
+    attack, asked = sp.SparseRS(sp.Budget(k=6), queries=20), iter(range(9))
+    runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4, stop=lambda: next(asked) == done)
+    with pytest.raises(UnsupportedError, match=r"just a function, which cannot be told.*config=\{\"model\": ...\}"):
+        runs.run(tmp_path, attack, lambda x: -model(x), data, chunk=4)
+
+
+def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Path) -> None:
+    model, data = problem()
+    attack = sp.SparseRS(sp.Budget(k=6), queries=20)
+    runs.run(tmp_path, attack, lambda x: model(x), data, stop=lambda: True)
+    assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0

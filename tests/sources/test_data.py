@@ -1,0 +1,103 @@
+"""Images by name: which are chosen, and how their classes and those of a model go together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sparsepgd as sp
+from sparsepgd import zoo
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.sources import Data, load_data
+from sparsepgd.sources.data import load_parts
+
+
+def test_unreadable_data_is_refused(tmp_path: Path) -> None:
+    for name in ("imagenet", "npz", "folder:", "hf"):
+        with pytest.raises(SourceError, match=f"no data '{name}'; use bundled, digits, cifar10.*folder:DIR"):
+            load_data(name)
+    with pytest.raises(SourceError, match="cannot be read as npz"):
+        load_data("npz:nowhere.npz")
+    (tmp_path / "bad.npz").write_text("no zip")
+    with pytest.raises(SourceError, match="cannot be read as npz"):
+        load_data(f"npz:{tmp_path / 'bad.npz'}")
+    np.savez(tmp_path / "odd.npz", images=np.zeros(3))
+    with pytest.raises(SourceError, match="it holds images; expected arrays x and y"):
+        load_data(f"npz:{tmp_path / 'odd.npz'}")
+
+
+def test_balanced_takes_as_many_of_each_class_and_first_the_first() -> None:
+    first, balanced = (load_data("bundled", 25, choose=choose) for choose in ("first", "balanced"))
+    assert torch.equal(first.x, zoo.bundled_images(25)[0])
+    assert torch.equal(load_data("bundled", 25).y, first.y)
+    count = torch.bincount(balanced.y)
+    assert count.tolist() == [3] * 5 + [2] * 5
+    assert balanced.y[:20].tolist() == [*range(10)] * 2, "in turn, so that a shorter run is balanced too"
+    x, y = zoo.bundled_images()
+    assert torch.equal(balanced.x[0], x[y == 0][0]), "of each class the first ones"
+    assert first.class_names == zoo.CIFAR10_CLASSES
+    with pytest.raises(UnsupportedError, match="choose 'last'; use first or balanced"):
+        load_data("bundled", 5, choose="last")  # type: ignore[arg-type]
+    for n in (0, 501):
+        with pytest.raises(SourceError, match=f"n={n}, but bundled holds 500 images; use 1 <= n <= 500"):
+            load_data("bundled", n)
+
+
+def test_digits_have_two_parts_that_share_nothing() -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    assert (len(load_data("digits").x), len(load_data("digits", part="train").x)) == (397, 1400)
+    assert load_data("digits").class_names[3] == "3"
+
+
+def test_labels_follow_the_names_of_the_models_classes() -> None:
+    data = sp.Data(torch.zeros(3, 1, 1, 1), torch.tensor([0, 1, 1]), ("bee", "ant"))
+    matched = data.for_classes(("cat", "ant", "dog", "bee"))
+    assert matched.y.tolist() == [3, 1, 1]
+    assert matched.class_names[3] == "bee"
+    for names in ((), ("bee", "ant", "cat"), ("ant", "cat"), ("ant", "bee", "bee")):
+        assert data.for_classes(names) is data, "the same order, another set, or not to be told apart"
+
+
+def test_classes_are_called_as_the_data_call_them_unless_by_numbers() -> None:
+    x, y, model = torch.zeros(3, 3, 4, 4), torch.tensor([0, 1, 2]), ("tench", "shark", "ray", "cock")
+    assert Data(x, y).names_for(model) == model
+    assert Data(x, y, ("0", "1", "2")).names_for(model) == model
+    assert Data(x, y, ("0", "1", "2")).names_for(()) == ("0", "1", "2")
+    assert Data(x, y, ("a", "b", "c")).names_for(model) == ("a", "b", "c", "cock")
+    assert Data(x, y, ("Tench", "shark", "ray", "hen")).disagreement(model) is None  # hen does not occur
+    assert Data(x, y, ("00", "01", "02")).disagreement(model) is None
+    words = Data(x, y, ("1", "10", "2")).disagreement(model)  # folders in the order of their names
+    assert "class 0 is '1' in the data and 'tench'" in str(words)
+
+
+@pytest.mark.parametrize("copy", [lambda data: pickle.loads(pickle.dumps(data)), deepcopy], ids=["pickle", "deepcopy"])
+def test_data_can_be_copied_and_sent_to_other_processes(copy: Callable[[Data], Data]) -> None:
+    data = load_data("bundled", 3)
+    again = copy(data)
+    assert isinstance(again, Data)
+    assert torch.equal(again.x, data.x)
+    assert torch.equal(again.y, data.y)
+    assert again.class_names == data.class_names
+
+
+def test_a_part_that_no_source_has_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="part 'validation'; use test or train"):
+        load_data("digits", part="validation")  # type: ignore[arg-type]
+
+
+def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: Path) -> None:
+    x, y = np.zeros((2, 1, 4, 4), np.uint8), np.arange(2)
+    np.savez(tmp_path / "one.npz", x=x, y=y)
+    np.savez(tmp_path / "two.npz", x=x, y=y, x_test=x, y_test=y)  # the same images, but told apart
+    train, test = load_parts(f"npz:{tmp_path / 'one.npz'}")
+    assert (len(train.x), test) == (2, None)
+    train, test = load_parts(f"npz:{tmp_path / 'two.npz'}")
+    assert test is not None
+    assert torch.equal(train.x, test.x)
+    assert load_parts("bundled")[1] is None
