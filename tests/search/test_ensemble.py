@@ -18,7 +18,7 @@ from conftest import Linear, SmallConvNet, images, labelled
 from counting import Counting
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets, merge, untouched
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 
 BUDGET = sp.Budget(k=12)
 THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")

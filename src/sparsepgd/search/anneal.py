@@ -43,7 +43,9 @@ class Habit:
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
 
 
-ANNEALED = Habit(starts=3, size=0.1, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2)
+ANNEALED = Habit(
+    starts=3, size=0.1, growth=2.0, span=1.5, decay=0.5, lengths=(10, 20), widths=(3.0, 40.0), noise=0.03, barred=0.2
+)
 MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
 PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly

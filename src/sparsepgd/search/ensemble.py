@@ -22,7 +22,7 @@ from sparsepgd.problem.shapes import of_any_shape
 from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.attack import check_budget, check_counts, usual_batch
 from sparsepgd.search.loop import Progress
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.search.spgd import SparsePGD
 from sparsepgd.threat import Budget
 

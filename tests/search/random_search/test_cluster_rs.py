@@ -18,9 +18,9 @@ from linear import problem, reached
 from promises import broken, left_behind, mixed
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.cluster_rs import ClusterRS, State
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search.cluster_rs import ClusterRS, State
 from sparsepgd.threat.norms import group_l0
 
 THIRD = torch.arange(144).view(12, 12) % 3 == 0

@@ -8,8 +8,8 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd.search.loop import Images
-from sparsepgd.search.rs_moves import Candidate, render
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.moves import Candidate, render
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 
 CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 

@@ -23,7 +23,7 @@ from sparsepgd.problem.rows import choose
 from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import corners, draw_parts, free_groups
+from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 

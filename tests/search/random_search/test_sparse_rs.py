@@ -18,7 +18,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.sparse_rs import SparseRS, State
+from sparsepgd.search.random_search.sparse_rs import SparseRS, State
 from sparsepgd.threat import Frame
 from sparsepgd.threat.norms import group_l0
 

@@ -1,7 +1,7 @@
 """Sparse-RS (Croce, Andriushchenko, Singh, Flammarion and Hein, 2022): random search, for every pattern.
 
 A black box is asked for the loss of one random change at a time, and the change stays if the loss grew.
-What changes is in rs_moves.py (rs_lists.py for index sets), how much of it in rs_schedule.py.
+What changes is in moves.py (index_sets.py for index sets), how much of it in schedule.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sparsepgd.problem.rows import choose
 from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_lists import exchange_for
-from sparsepgd.search.rs_moves import Candidate, Moves, moves_for, render
-from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.random_search.index_sets import exchange_for
+from sparsepgd.search.random_search.moves import Candidate, Moves, moves_for, render
+from sparsepgd.search.random_search.schedule import Schedule
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Frame, Groups, Threat
 
