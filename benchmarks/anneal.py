@@ -61,7 +61,7 @@ PATTERNS: dict[str, sp.Budget] = {
     "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
 }
 PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
-# Each without one ingredient, or with another choice: fields of anneal.Habit, and what `changed` knows.
+# Each without one ingredient, or with another choice: fields of anneal.CycleSettings, and what `changed` knows.
 ABLATION: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no annealing: k groups from the first step on": {"widths": (1.0, 1.0)},
@@ -216,7 +216,7 @@ def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[
 
 @contextmanager
 def changed(other: dict[str, Any]) -> Iterator[None]:
-    """search/anneal.py with another habit, or with another choice that is none of its settings, for a while."""
+    """search/anneal.py with other settings of its cycles, or with another choice that is none of them, for a while."""
     attack: Any = sp.SparseAnneal
     before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb
     try:

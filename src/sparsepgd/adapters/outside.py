@@ -89,7 +89,7 @@ class Outside(Standalone):
         return self.steps or 1
 
     def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        model = Counted(ask.oracle, images.x)
+        model = Counted(ask.classifier, images.x)
         with _seeded(noise, images.index):
             found = self._call(model, images.x.clone(), images.y.clone())
         count = len(images.x)

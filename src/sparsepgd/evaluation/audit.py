@@ -20,12 +20,11 @@ from sparsepgd.evaluation.chunks import PLACES, decoded
 from sparsepgd.evaluation.folders import load, load_adversarial
 from sparsepgd.evaluation.records import Row
 from sparsepgd.problem import Untargeted
-from sparsepgd.problem.checks import check_labels
+from sparsepgd.problem.checks import check_counts, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
 from sparsepgd.problem.verify import measure
-from sparsepgd.search.attack import check_counts
 from sparsepgd.threat import LEVELS, Budget
 
 TIE = 1e-4  # of the image's largest logit: classes as close as this may change places with device and batch

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import FolderError, SourceError, UnsupportedError
 from sparsepgd.evaluation.atomic import write
 from sparsepgd.evaluation.identity import digest, model_digest
 from sparsepgd.problem import Result, Untargeted
-from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.result import untouched
 from sparsepgd.problem.shapes import seen_as_images, shape_of
 from sparsepgd.search.anneal import SparseAnneal
-from sparsepgd.search.attack import check_counts
-from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
+from sparsepgd.search.cascade import Stage, cascade, survivors, verified
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.loop import Progress
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
 
@@ -60,7 +64,7 @@ class AutoAttack:
         device: torch.device | str | None = None,  # where the model is; left out: where the images are
         log_path: str | Path | None = None,
         verbose: bool = True,
-        attacks_to_run: Sequence[str | Member] = (),
+        attacks_to_run: Sequence[str | Attacker] = (),
         steps: int = 10_000,
         queries: int = 10_000,
         logits: Callable[[Any], Tensor] | None = None,
@@ -77,7 +81,7 @@ class AutoAttack:
         self.seed = None if seed is None else check_seed(seed)
         self.verbose, self.log_path = verbose, log_path
         self.ensemble = SparseAutoAttack(Budget(20 if k is None else k, pattern or Pixels(), eps), steps, queries)
-        self.attacks_to_run: list[str | Member] = list(attacks_to_run)
+        self.attacks_to_run: list[str | Attacker] = list(attacks_to_run)
         self.result: Result | None = None  # of the last evaluation, with counters and losses
         self.set_version(version)
 
@@ -156,28 +160,35 @@ class AutoAttack:
         finished, result = _load(path, configuration, x.device) if path else ([], None)
         result = untouched(x, y, self._clean(x, y, bs)) if result is None else result
         self._log(f"initial accuracy: {result.clean_accuracy:.2%}")
-        for name, member in list(zip(ensemble.names, ensemble.members, strict=True))[len(finished) :]:
-            before = result
-            for rows in torch.split(before.robust.nonzero()[:, 0], CHUNK * int(bs)):
-                result = merge(result, rows, self._run(member, x, y, rows, bs), name) if len(rows) else result
-            gain = before.robust_accuracy - result.robust_accuracy
-            if finished and gain > SUSPICIOUS and not getattr(member, "needs_gradient", True):
+        ahead = list(zip(ensemble.names, ensemble.members, strict=True))[len(finished) :]
+        accuracy = [result.robust_accuracy]
+
+        def done(number: int, result: Result) -> None:
+            name, member = ahead[number]
+            accuracy.append(result.robust_accuracy)
+            gain = accuracy[-2] - accuracy[-1]
+            if finished and gain > SUSPICIOUS and not member.needs_gradient:
                 self._log(MASKED.format(name=name, gain=gain))
             finished.append(name)
             if path:
                 _save(path, configuration, finished, result)
             spent = time.monotonic() - started
             self._log(f"robust accuracy after {name.upper()}: {result.robust_accuracy:.2%} (total time {spent:.1f} s)")
+
+        stages = [Stage(partial(self._run, member, x, y, bs), member.evaluations, name) for name, member in ahead]
+        result = cascade(result, stages, survivors, verified, size=CHUNK * int(bs), after=done)
         most = int(result.groups[result.fooled].max()) if bool(result.fooled.any()) else 0
         self._log(f"max {ensemble.budget.pattern.unit} changed: {most} of {ensemble.budget.k}")
         self._log(f"robust accuracy: {result.robust_accuracy:.2%}")
         self.result = result
         return result
 
-    def _run(self, member: Member, x: Tensor, y: Tensor, rows: Tensor, bs: int) -> Result:
+    def _run(self, member: Attacker, x: Tensor, y: Tensor, bs: int, rows: Tensor, report: Progress) -> Result:
         device, seed = self.device or x.device, time.time_ns() if self.seed is None else self.seed
-        options = {"seed": seed, "logits": self.logits, "index": rows, "batch_size": bs}
-        return for_rows(member, rows)(self.model, x[rows].to(device), y[rows].to(device), **options)
+        images, labels = x[rows].to(device), y[rows].to(device)
+        return member.for_rows(rows)(
+            self.model, images, labels, seed=seed, logits=self.logits, index=rows, batch_size=bs
+        )
 
     def _clean(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """The logits of the clean images, on their device."""
@@ -205,8 +216,8 @@ class AutoAttack:
                 "state_path with a model that is just a function, which cannot be told from another one when the "
                 "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
             )
-        members = [repr(one) if is_dataclass(one) else one.name for one in ensemble.members]
-        masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
+        members = [repr(one) if is_dataclass(one) else one.name for one in ensemble.attacks or ()]
+        masks = [one.budget.allowed for one in ensemble.members]
         return {
             "k": budget.k,
             "pattern": f"{budget.pattern!r} {digest(*budget.resolve(shape_of(x)).incidence)[:16]}",
@@ -231,7 +242,7 @@ def _load(path: Path, here: dict[str, Any], device: torch.device) -> tuple[list[
         raise SourceError(f"{path} is no state of an evaluation: {error!r}; delete it to start anew") from None
     differ = [f"{key} is {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
     if differ:
-        raise UnsupportedError(f"{path} is of another evaluation: {'; '.join(differ)}; choose another state_path")
+        raise FolderError(f"{path} is of another evaluation: {'; '.join(differ)}; choose another state_path")
     return finished, result
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.evaluation import atomic, identity
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
@@ -150,7 +150,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
     if version != VERSION:
         raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
     if other := identity.differences(before, configuration):
-        raise UnsupportedError(
+        raise FolderError(
             f"{path.parent} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
         )
     state.load(kept)
