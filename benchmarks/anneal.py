@@ -64,7 +64,7 @@ PATTERNS: dict[str, sp.Budget] = {
     "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
 }
 PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
-# Each without one ingredient, or with another choice: fields of anneal.Habit, and what `changed` knows.
+# Each without one ingredient, or with another choice: fields of anneal.CycleSettings, and what `changed` knows.
 ABLATION: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no annealing: k groups from the first step on": {"widths": (1.0, 1.0)},
@@ -74,8 +74,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "one step size: 0.15": {"starts": 1, "span": 1.0},
     "one start, with steps of 0.5": {"starts": 1, "size": 0.5},
     "steps shrink to a fifth": {"decay": 0.2},
-    "short cycles: 5 and 10 steps": {"lengths": (5, 10)},
-    "long cycles: 20 and 40 steps": {"lengths": (20, 40)},
+    "cycles of 5 steps": {"length": 5},
+    "cycles of 20 steps": {"length": 20},
     "what is clipped is forgotten": {"CLIP": True},
     "no groups barred": {"barred": 0.0},
     "no noise": {"noise": 0.0},
@@ -220,7 +220,7 @@ def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[
 
 @contextmanager
 def changed(other: dict[str, Any]) -> Iterator[None]:
-    """search/anneal.py with another habit, or with another choice that is none of its settings, for a while."""
+    """search/anneal.py with other settings of its cycles, or with another choice that is none of them, for a while."""
     attack: Any = sp.SparseAnneal
     before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb, attack._ascend
     try:

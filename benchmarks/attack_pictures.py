@@ -17,10 +17,12 @@ from matplotlib import pyplot as plt
 
 import sparsepgd as sp
 from sparsepgd import options, zoo
+from sparsepgd.search.registry import ENTRIES
 from sparsepgd.zoo.registry import CIFAR10_CLASSES
 
 PIXELS, PATCH = sp.Budget(k=20), sp.Budget(k=1, pattern=sp.Patches(5))
-NAMES = ("spgd-unprojected", "rs", *options.BASELINES)
+BASELINES = [name for name, one in ENTRIES.items() if one.compared and "baselines" in one.kind.__module__]
+NAMES = ("spgd-unprojected", "sparse-rs", *BASELINES)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparsepgd as sp
-from sparsepgd.problem.engine import Engine, Meter
+from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.runs.identity import hardware
 from sparsepgd.speed import bench, rivals
 from sparsepgd.zoo import networks
@@ -105,19 +105,19 @@ def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> 
     def timed(what: str, value: int, x: Tensor, y: Tensor, k: int = args.k, batch_size: int | None = None) -> None:
         attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
         for _ in range(2):
-            engine = Engine(args.precision, compiled, meter=Meter())
             if args.device == "cuda":
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
             start = time.perf_counter()
-            result = attack(model, x, y, engine=engine, batch_size=batch_size)
+            with metered() as meter:
+                result = attack(model, x, y, engine=Engine(args.precision, compiled), batch_size=batch_size)
             if args.device == "cuda":
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
         memory = torch.cuda.max_memory_allocated() if args.device == "cuda" else None
         us = 1e6 * seconds / max(int(result.forwards.sum()), 1)
         rows.append({"what": what, "value": value, "seconds": seconds, "us": us, "memory": memory})
-        print({**rows[-1], "meter": dataclasses.asdict(engine.meter)}, flush=True)
+        print({**rows[-1], "meter": dataclasses.asdict(meter)}, flush=True)
 
     many = [100, 300, 1000, 3000, 10_000] if args.device == "cuda" else [4, 8]
     for count in many:
@@ -142,16 +142,16 @@ def model_says(model: nn.Module, x: Tensor) -> Tensor:
 def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     """The cascade from a cold start, warm-up included."""
     attack = sp.SparseAutoAttack(sp.Budget(k=args.k), args.steps, args.queries)
-    engine = Engine(meter=Meter())
     start = time.perf_counter()
-    result = attack(model, x, y, engine=engine)
+    with metered() as meter:
+        result = attack(model, x, y)
     seconds = time.perf_counter() - start
     return {
         "seconds": seconds,
         "accuracy": attack.history(result),
         "steps": args.steps,
         "queries": args.queries,
-        "meter": dataclasses.asdict(engine.meter),
+        "meter": dataclasses.asdict(meter),
     }
 
 

@@ -13,6 +13,7 @@ import torch
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from promises import broken, left_behind, mixed
+from sparsepgd import options
 
 BUDGETS = [
     sp.Budget(k=3),
@@ -72,6 +73,25 @@ def test_empty_and_wholly_wrong_batches_give_aligned_results(name: str) -> None:
     assert not bool(wrong.fooled.any())
     assert torch.equal(wrong.x_adv, x)
     assert wrong.forwards.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["sparse-rs", "cluster-rs", "spgd-projected", "anneal"])
+@pytest.mark.parametrize("fools", [False, True])
+def test_passes_are_counted_exactly(name: str, fools: bool) -> None:
+    weight, calls = torch.zeros(3 * 12 * 12, 2), []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        success = fools and len(calls) > 8  # the clean pass, then seven points in vain
+        return torch.tensor([[0.0, 3.0]] if success else [[3.0, 0.0]]) + x.flatten(1) @ weight
+
+    attack = options.attack(name, sp.Budget(k=3), 20, queries=20)
+    result = attack(model, images(1), torch.tensor([0]), batch_size=1)
+    confirmed = 2 if fools else 1  # a success is confirmed when it is found, all are verified at the end
+    assert int(result.forwards) == (8 if fools else attack.evaluations)
+    assert int(result.backwards) == int(result.forwards) * attack.needs_gradient
+    assert sum(calls) == 1 + int(result.forwards) + confirmed
+    assert bool(result.fooled) is fools
 
 
 @pytest.mark.parametrize("name", ATTACKS)

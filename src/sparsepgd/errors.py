@@ -17,7 +17,9 @@ SparsePGDError
 │   ├── DeviceError                 the model and the images are on different devices
 │   └── NoGradientError             a gradient attack on a model without gradients
 ├── UnsupportedError (ValueError)   an attack cannot do this goal or pattern, an option is unknown
-│   └── MissingPackageError         (ImportError) what was asked for comes with an extra that is not installed
+│   ├── FolderError                 a folder holds another run, or another process works in it
+│   ├── MissingPackageError         (ImportError) what was asked for comes with an extra that is not installed
+│   └── UnusableDeviceError         a device that is not there, or that torch cannot use
 └── SourceError (ValueError)        a model, data set or image that cannot be found or read
 
 SparsePGDWarning (UserWarning)
@@ -100,6 +102,14 @@ class NoGradientError(ModelError):
 
 class UnsupportedError(SparsePGDError, ValueError):
     """An attack cannot do what was asked, or an option is unknown."""
+
+
+class FolderError(UnsupportedError):
+    """A folder, or a file of state, belongs to another run."""
+
+
+class UnusableDeviceError(UnsupportedError):
+    """The device is not there, or torch cannot use it."""
 
 
 class MissingPackageError(UnsupportedError, ImportError):

@@ -18,7 +18,6 @@ from sparsepgd.analysis.curves import (
     accuracy_over_k,
     accuracy_over_queries,
     accuracy_over_steps,
-    looks_for_fewest,
     smallest_k,
     steps_histogram,
 )
@@ -237,12 +236,12 @@ def test_an_ensemble_with_a_minimum_norm_attack_is_run_by_bisection() -> None:
     found = smallest_k(attack, model, x, y, 7)
     assert len(attack.calls) > 1
     assert found.k.tolist() == expected
-    assert not looks_for_fewest(attack.attack)
+    assert not attack.attack.minimum_norm
 
 
 def test_the_minimum_norm_attacks_are_those_that_say_so() -> None:
     kinds = [sp.SparseAnneal, sp.SparsePGD, sp.SparseRS, *(getattr(baselines, name) for name in baselines.__all__)]
-    fewest = {kind.__name__ for kind in kinds if looks_for_fewest(kind)}
+    fewest = {kind.__name__ for kind in kinds if kind.minimum_norm}
     assert fewest == {"SparseAnneal", "CWL0", "GreedyFool", "SigmaZero"}
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd import baselines, zoo
-from sparsepgd.analysis import sanity
-from sparsepgd.analysis.sanity import BLACK_BOX, compare, examine, review, trial
+from sparsepgd.analysis.sanity import compare, examine, review, trial
 from sparsepgd.errors import LabelError
 from sparsepgd.runs import runs
 from sparsepgd.runs.records import Row
+from sparsepgd.search.contract import Attacker
 
 
 class Wrapped(nn.Module):
@@ -184,10 +184,6 @@ def test_attacks_are_compared_across_runs() -> None:
     assert compare({"sparse-rs": 0.8, "corner-search": 0.6}) == ()
 
 
-def test_black_boxes_are_those_that_need_no_gradient() -> None:
-    assert set(BLACK_BOX) == {"sparse-rs", "cluster-rs", "corner-search", "one-pixel"}
-
-
 def test_notices_are_part_of_the_record() -> None:
     model, x = Wrapped(lambda logits: logits.softmax(1)).eval(), images(12)
     record = runs.run(None, sp.SparsePGD(sp.Budget(k=2), steps=2), model, (x, labelled(model, x)))
@@ -202,7 +198,7 @@ def test_what_the_record_says_is_not_said_by_the_trial_as_well() -> None:
 
 
 def fooling(counts: dict[str, int], seen: list[Any] | None = None) -> Any:
-    """In the place of `for_rows`: every attack fools as many images as are said for its name."""
+    """In the place of `Attacker.for_rows`: every attack fools as many images as are said for its name."""
 
     def chosen(attack: Any, few: Tensor) -> Any:
         if seen is not None:
@@ -218,7 +214,7 @@ def fooling(counts: dict[str, int], seen: list[Any] | None = None) -> Any:
 def test_a_few_images_more_are_no_reason_to_doubt_the_papers_attack(
     paper: int, anneal: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": anneal, "spgd-unprojected": paper}))
+    monkeypatch.setattr(Attacker, "for_rows", fooling({"anneal": anneal, "spgd-unprojected": paper}))
     notices = trial(sp.SparsePGD(sp.Budget(k=2), 900), SmallConvNet(), images(16), torch.zeros(16, dtype=torch.int64))
     assert [notice.code for notice in notices] == ["anneal-wins"] * found
     for notice in notices:
@@ -229,10 +225,10 @@ def test_a_few_images_more_are_no_reason_to_doubt_the_papers_attack(
 @pytest.mark.parametrize("best", ["spgd-unprojected", "spgd-projected", "sparse-rs"])
 def test_of_a_cascade_the_member_that_fools_most_counts(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cascade, x, y = sp.SparseAutoAttack(sp.Budget(k=2), 900, 900), images(16), torch.zeros(16, dtype=torch.int64)
-    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 8, best: 5}))
+    monkeypatch.setattr(Attacker, "for_rows", fooling({"anneal": 8, best: 5}))
     (notice,) = trial(cascade, SmallConvNet(), x, y)
     assert f", and {best} 5 with" in notice.message
-    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 8, best: 6}))
+    monkeypatch.setattr(Attacker, "for_rows", fooling({"anneal": 8, best: 6}))
     assert trial(cascade, SmallConvNet(), x, y) == ()
 
 
@@ -254,14 +250,14 @@ def test_the_trial_is_a_small_part_of_the_run_and_gives_all_as_many_passes(
     attack: Any, tried: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 16}, seen))
+    monkeypatch.setattr(Attacker, "for_rows", fooling({"anneal": 16}, seen))
     trial(attack, SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
     assert seen == tried
 
 
 def test_where_anneal_fools_next_to_nothing_the_others_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(sanity, "for_rows", fooling({"anneal": 2}, seen))
+    monkeypatch.setattr(Attacker, "for_rows", fooling({"anneal": 2}, seen))
     trial(sp.SparseAutoAttack(sp.Budget(k=2)), SmallConvNet(), images(32), torch.zeros(32, dtype=torch.int64))
     assert [name for name, *_ in seen] == ["anneal"]
 

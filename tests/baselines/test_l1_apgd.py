@@ -21,7 +21,7 @@ def rows(x: Tensor, eps: float = 1.0) -> Images:
     threat = sp.Budget(k=1, eps=eps).resolve((x.shape[1], x.shape[2], x.shape[3]))
     y = torch.zeros(len(x), dtype=torch.int64)
     low, high = threat.box(x, None, quantize=False)
-    return Images(x, y, y, torch.zeros(len(x)), y, y, low, high, None)
+    return Images(x, y, y, torch.zeros(len(x)), y, y, None, low, high)
 
 
 @settings(max_examples=40, deadline=None)

@@ -62,7 +62,7 @@ def placed(k: int = 2, allowed: Tensor | None = None) -> tuple[Threat, Images, P
     x, y = images(2, size=6), torch.zeros(2, dtype=torch.int64)
     pixels, usable = threat.masks(2) or (None, None)
     low, high = threat.box(x, pixels, quantize=False)
-    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), low, high, usable)
+    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), usable, low, high)
     P = torch.arange(2 * 3 * 36).view(2, 3, 6, 6) / 300
     return threat, rows, Placed(P, torch.tensor([[0, 3 * 5 + 3]] * 2)[:, :k])
 

@@ -47,7 +47,7 @@ def test_projection_is_the_nearest_point_of_the_budget() -> None:
     threat = budget.resolve((3, 2, 2))
     x, y = images(5, size=2), torch.zeros(5, dtype=torch.int64)
     low, high = threat.box(x, None, quantize=False)
-    rows = Images(x, y, y, torch.zeros(5), torch.arange(5), torch.arange(5), low, high, None)
+    rows = Images(x, y, y, torch.zeros(5), torch.arange(5), torch.arange(5), None, low, high)
     d = 2 * torch.randn(5, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     distance = (_project(d, threat, rows).d - d).flatten(1).norm(dim=1)
     every = []

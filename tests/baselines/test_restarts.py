@@ -98,7 +98,7 @@ class Once(sp.Attack):
         attempt = [task.noise.again(-i).seed for i in range(len(self.tenths))].index(0)
         x, one = task.waiting.x.clone(), torch.ones_like(task.waiting.y)
         x[:, 0, 0, 0] = 0.1 * self.tenths[attempt]
-        return Found(x, task.waiting.clean_loss, one, one, one)
+        return Found(x, task.waiting.clean_loss, one.bool(), one, one, one)
 
     def swept(self, *args: Any) -> Tensor:
         raise AssertionError

@@ -52,7 +52,7 @@ def rows() -> tuple[Threat, Images]:
     threat = sp.Budget(k=3).resolve((3, 6, 6))
     x, y = images(2, size=6), torch.zeros(2, dtype=torch.int64)
     low, high = threat.box(x, None, quantize=False)
-    return threat, Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), low, high, None)
+    return threat, Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), None, low, high)
 
 
 def seen(loss: float, g: Tensor) -> Evaluation:

@@ -66,7 +66,7 @@ def test_the_solver_without_a_loop_is_the_algorithm_with_one(seed: int) -> None:
     threat = sp.Budget(k=48, pattern=sp.Features()).resolve((3, 4, 4))
     zero = torch.zeros(5, dtype=torch.int64)
     low, high = threat.box(x, None, quantize=False)
-    rows = Images(x, zero, zero, zero.double(), zero, zero, low, high, None)
+    rows = Images(x, zero, zero, zero.double(), zero, zero, None, low, high)
     found = _linear_solver(threat, rows, x, normal, x_b)
     for i in range(5):
         expected = sequential(x[i].flatten(), normal[i].flatten(), x_b[i].flatten())

@@ -26,7 +26,6 @@ from sparsepgd.errors import (
     UnsupportedError,
     VerificationWarning,
 )
-from sparsepgd.problem import Untargeted
 from sparsepgd.search.attack import Attack, Found, Task
 
 WEIGHT = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -162,7 +161,7 @@ class Cheat(sp.SparsePGD):
 
     def search(self, task: Task) -> Found:
         zero = torch.zeros_like(task.waiting.y)
-        return Found(1 - task.waiting.x, zero.float(), zero, zero, zero)
+        return Found(1 - task.waiting.x, zero.float(), zero.bool(), zero, zero, zero)
 
 
 def test_an_attack_that_leaves_the_budget_is_found_out() -> None:
@@ -220,7 +219,7 @@ def test_gradients_that_are_not_finite_are_zero() -> None:
     loss = OutputLoss(lambda output, there: output.sqrt().flatten(1).sum(1) + (0 * output.sqrt()).flatten(1).sum(1))
     x = torch.full((2, 3, 12, 12), 0.25)
     x[0, 0, 0, 0] = 0
-    oracle = LossOracle(nn.Identity(), Untargeted(), detector=nn.Identity(), objective=loss, targets=[None, None])
+    oracle = LossOracle(nn.Identity(), loss, [None, None])
     place = torch.arange(2)
     gradient = oracle.evaluate(x, place, place, True).gradient
     assert gradient is not None

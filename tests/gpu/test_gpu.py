@@ -14,11 +14,11 @@ from conftest import SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.runs.runs import run
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.recorded import Recorded
 from sparsepgd.search.standalone import Standalone
 
@@ -41,9 +41,9 @@ def on_gpu() -> tuple[nn.Module, Tensor, Tensor]:
 def test_recorded_steps_find_what_plain_steps_find() -> None:
     model, x, y = on_gpu()
     plain = ATTACK(model, x, y, engine=Engine("fp32", False, False))
-    recorded = Engine("fp32", False, True)
-    result = ATTACK(model, x, y, engine=recorded)
-    assert recorded.meter.recorded > 0
+    with metered() as meter:
+        result = ATTACK(model, x, y, engine=Engine("fp32", False, True))
+    assert meter.recorded > 0
     assert torch.equal(result.fooled, plain.fooled)
     assert torch.equal(result.steps, plain.steps)
 
@@ -104,7 +104,7 @@ def test_images_may_stay_on_the_host() -> None:
     ],
     ids=lambda attack: attack.name,
 )
-def test_every_attack_takes_images_from_the_host_and_leaves_its_result_there(attack: Member) -> None:
+def test_every_attack_takes_images_from_the_host_and_leaves_its_result_there(attack: Attacker) -> None:
     model, x, y = on_gpu()
     engine = {} if isinstance(attack, Standalone) else {"engine": Engine("fp32", False)}
     there, here = attack(model, x, y, **engine), attack(model, X, y.cpu(), **engine)

@@ -21,6 +21,7 @@ from sparsepgd.errors import (
     NonFiniteLogitsError,
     ProbabilitiesWarning,
 )
+from sparsepgd.search import registry
 
 MODEL = SmallConvNet().eval()
 X = images(3)
@@ -94,15 +95,13 @@ def test_a_model_on_another_device_is_refused() -> None:
         ATTACK(SmallConvNet().to("meta"), X, Y)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in options.BASELINES.items() if kind.needs_gradient and name != "loap"] + ["spgd"]
-)
+@pytest.mark.parametrize("name", [name for name in options.ATTACKS if name != "loap" and not registry.black_box(name)])
 def test_a_model_without_gradients_is_refused(name: str) -> None:
     def model(x: Tensor) -> Tensor:
         with torch.no_grad():
             return MODEL(x)
 
-    attack = ATTACK if name == "spgd" else options.BASELINES[name].quick(ATTACK.budget)
+    attack = options.preset(name, ATTACK.budget, "quick")
     with pytest.raises(NoGradientError, match="use SparseRS"):
         attack(model, X, Y)
 

@@ -9,7 +9,6 @@ import torch
 
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
-from sparsepgd import options
 from sparsepgd.errors import (
     DTypeError,
     LabelError,
@@ -19,6 +18,7 @@ from sparsepgd.errors import (
     ShapeError,
     UnsupportedError,
 )
+from sparsepgd.search import registry
 
 MODEL = SmallConvNet().eval()
 X = images(3)
@@ -135,7 +135,7 @@ def test_goals_and_engines_of_another_kind_are_refused(options: dict[str, Any], 
         ATTACK(MODEL, X, Y, **options)
 
 
-@pytest.mark.parametrize("kind", [sp.SparsePGD, sp.SparseRS, sp.SparseAutoAttack, *options.BASELINES.values()])
+@pytest.mark.parametrize("kind", sorted({entry.kind for entry in registry.ENTRIES.values()}, key=repr))
 def test_a_number_is_no_budget(kind: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"budget=20; expected a Budget, e.g. Budget\(k=20\)"):
         kind(20)

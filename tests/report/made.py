@@ -12,7 +12,7 @@ from conftest import SmallConvNet, images, labelled
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.runs.records import About
 from sparsepgd.runs.runs import run
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 
 MARKUP = "<script>alert(1)</script>"
 CLASSES = ("cat & dog", "_hidden", MARKUP, "$x$ = $y", "猫")  # the model says 2 most often
@@ -26,7 +26,7 @@ def spgd(k: int = 6, steps: int = 8, pattern: sp.Pattern | None = None, eps: flo
 
 def make(
     folder: Path,
-    attack: Member | None = None,
+    attack: Attacker | None = None,
     *,
     model_seed: int = 0,
     count: int = COUNT,

@@ -17,7 +17,7 @@ from sparsepgd.commands.leaderboard import leaderboard, markdown
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report import leaderboard as board
 from sparsepgd.runs import runs
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL, X = SmallConvNet(), images(10)
@@ -25,7 +25,7 @@ Y = labelled(MODEL, X)
 NAMES = {"model": "toy", "data": "random"}
 
 
-def run(folder: Path, attack: Member, model: SmallConvNet = MODEL) -> Path:
+def run(folder: Path, attack: Attacker, model: SmallConvNet = MODEL) -> Path:
     runs.run(folder, attack, model, (X, Y), NAMES)
     return folder
 

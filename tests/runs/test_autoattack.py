@@ -191,7 +191,7 @@ def test_lines_go_to_the_screen_and_to_the_log(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("kind", [baselines.CornerSearch, baselines.OnePixel])
 def test_every_black_box_that_beats_the_gradient_is_pointed_out(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model, x, y = problem()
-    attacks = [sp.SparsePGD(sp.Budget(k=12), steps=1), kind.within(sp.Budget(k=12), 400)]
+    attacks = [sp.SparsePGD(sp.Budget(k=12), steps=1), kind.at_cost(sp.Budget(k=12), 400)]
     adversary = AutoAttack(model, k=12, version="custom", attacks_to_run=attacks, **SHORT | {"verbose": True})
     adversary.run_standard_evaluation(x, y)
     assert f"warning: {attacks[1].name} needs no gradient and broke" in capsys.readouterr().out

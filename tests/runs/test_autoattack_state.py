@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ import torch
 import sparsepgd as sp
 from conftest import SmallConvNet
 from runs.test_autoattack import SHORT, THREE, problem
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import FolderError, UnsupportedError
+from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
 
@@ -30,14 +29,14 @@ class BreaksError(Exception):
 
 
 class Fragile:
-    """An attack that fails the first time."""
+    """An attack that fails the second time."""
 
     def __init__(self, attack: Any) -> None:
         self.attack, self.calls, self.name = attack, 0, attack.name
 
     def __call__(self, *args: Any, **options: Any) -> sp.Result:
         self.calls += 1
-        if self.calls == 1:
+        if self.calls == 2:
             raise BreaksError
         result: sp.Result = self.attack(*args, **options)
         return result
@@ -47,44 +46,59 @@ class Fragile:
 def test_a_resumed_run_ends_like_an_undisturbed_one(tmp_path: Path, as_text: bool) -> None:
     model, x, y = problem()
     first, second, third = SparseAutoAttack(sp.Budget(k=12), 3, 100).members
-    path = tmp_path / "state.json"
-    state = str(path) if as_text else path
+    path = tmp_path / "state"
+    state, fragile = str(path) if as_text else path, Fragile(second)
 
     def adversary(*attacks: Any) -> AutoAttack:
         return AutoAttack(model, k=12, version="custom", attacks_to_run=attacks, **SHORT)
 
     undisturbed = adversary(first, second, third)
     expected = undisturbed.run_standard_evaluation(x, y)
-    fragile = Fragile(second)
-    once = Fragile(first)
-    once.calls = 1
     with pytest.raises(BreaksError):
-        adversary(once, fragile, third).run_standard_evaluation(x, y, state_path=state)
-    assert json.loads(path.read_text())["finished"] == ["spgd-unprojected"]
-    resumed = adversary(once, fragile, third)
+        adversary(first, fragile, third).run_standard_evaluation(x, y, state_path=state, bs=1)
+    assert len(list(path.glob("partial/0*.json"))) == 1  # 16 batches are a chunk
+    resumed = adversary(first, fragile, third)
     found = resumed.run_standard_evaluation(x, y, state_path=state, bs=5)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    assert once.calls == 2  # not run again
+    assert fragile.calls == 3
     assert undisturbed.result is not None
     assert resumed.result is not None
     assert resumed.result.broken_by == undisturbed.result.broken_by
     assert set(resumed.result.broken_by) == {*THREE, None}
-    assert torch.equal(resumed.result.steps, undisturbed.result.steps)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["state-3.safetensors", "state.json"]
-    again = adversary(once, fragile, third).run_standard_evaluation(x, y, state_path=state)
+    for name in ("steps", "forwards", "backwards", "groups", "l0", "fooled", "prediction", "clean_correct"):
+        assert torch.equal(getattr(resumed.result, name), getattr(undisturbed.result, name))
+    torch.testing.assert_close(resumed.result.loss, undisturbed.result.loss, equal_nan=True)
+    again = adversary(first, fragile, third).run_standard_evaluation(x, y, state_path=state)
     assert torch.equal(again, found)
-    assert (once.calls, fragile.calls) == (2, 2)
+    assert fragile.calls == 3
+    assert audit(path, model).sound
+
+
+def test_the_way_to_the_logits_is_part_of_the_run(tmp_path: Path) -> None:
+    model, x, y = problem(4)
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return self.net(x), None
+
+    pair = AutoAttack(Pair(), k=12, logits=lambda output: output[0], **SHORT)
+    found = pair.run_standard_evaluation(x, y, state_path=tmp_path / "state")
+    assert torch.equal(found, AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 11}, "k is 12 there, 11 here"),
-        ({"seed": 3}, "seed is 0 there, 3 here"),
-        ({"eps": 0.5}, "eps is 1.0 there, 0.5 here"),
-        ({"steps": 4}, "attacks is .*steps=3.* there, .*steps=4"),
-        ({"pattern": sp.Features()}, r"pattern is Pixels\(\) .* there, Features\(\)"),
-        ({"version": "paper"}, "attacks is .*SparseAnneal.* there"),
+        ({"k": 11}, "attack.budget.k was 12, is 11"),
+        ({"seed": 3}, "seed was 0, is 3"),
+        ({"eps": 0.5}, "attack.budget.eps was 1.0, is 0.5"),
+        ({"steps": 4}, "attack.steps was 3, is 4"),
+        ({"pattern": sp.Features()}, "attack.budget.pattern.kind was Pixels, is Features"),
+        ({"version": "paper"}, r"attack.name was saa\+, is saa"),
     ],
 )
 def test_the_state_of_another_evaluation_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -102,38 +116,18 @@ def test_other_images_labels_and_weights_are_refused(tmp_path: Path) -> None:
     AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
     other = SmallConvNet(seed=1, dtype=torch.float64)
     for net, data, labels, message in (
-        (model, x.flip(0), y, "images is"),
-        (model, x, y + 1, "images is"),
-        (other, x, y, "model is SmallConvNet"),
+        (model, x.flip(0), y, "data.sha256 was"),
+        (model, x, y + 1, "data.sha256 was"),
+        (other, x, y, "model.sha256 was"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             AutoAttack(net, k=12, **SHORT).run_standard_evaluation(data, labels % 5, state_path=path)
 
 
-def test_a_file_that_is_no_state_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_file_is_refused_and_kept(tmp_path: Path) -> None:
     model, x, y = problem(2)
     path = tmp_path / "state.json"
-    for text in ("{", "[]", '{"finished": []}'):
-        path.write_text(text)
-        with pytest.raises(SourceError, match="is no state of an evaluation"):
-            AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
-        assert path.read_text() == text
-
-
-def test_a_kill_between_the_two_files_leaves_the_older_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x, y = problem(8)
-    path, real = tmp_path / "state.json", os.replace
-    expected = AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y)
-
-    def dying(source: Any, target: Any) -> None:
-        if Path(target) == path and path.exists():  # the second time that the JSON file is to be put in place
-            raise BreaksError
-        real(source, target)
-
-    monkeypatch.setattr("os.replace", dying)
-    with pytest.raises(BreaksError):
+    path.write_text("{}")
+    with pytest.raises(FolderError, match="is a file; the state of an evaluation is a folder"):
         AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
-    monkeypatch.undo()
-    assert json.loads(path.read_text())["finished"] == ["anneal"]
-    found = AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert path.read_text() == "{}"

@@ -15,6 +15,7 @@ from conftest import Linear, NoLook, SmallConvNet, images, labelled
 from counting import Counting
 from promises import broken
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.engine import metered
 from sparsepgd.problem.goals import LOSSES
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import loop
@@ -352,13 +353,23 @@ def test_the_last_success_that_full_precision_confirms_is_kept(apart: bool, monk
     monkeypatch.setattr("sparsepgd.search.table.waits_for_host", lambda device: apart)
     monkeypatch.setattr("sparsepgd.search.table.LONGEST", 1)
     x, weight = torch.full((3, 1, 8, 8), 0.5), torch.ones(1, 8, 8)
-    model, engine = Credulous(weight, -32.0 - 0.5 * 2 - 0.1), sp.Engine()
-    result = sp.SparseAnneal(sp.Budget(20), 90, early_stop=False)(
-        model, x, torch.zeros(3, dtype=torch.int64), engine=engine
-    )
-    assert engine.meter.denied > 0
+    model = Credulous(weight, -32.0 - 0.5 * 2 - 0.1)
+    with metered() as meter:
+        result = sp.SparseAnneal(sp.Budget(20), 90, early_stop=False)(model, x, torch.zeros(3, dtype=torch.int64))
+    assert meter.denied > 0
     assert bool(result.fooled.all())
     assert result.groups.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("k", [19, 20, 21])
+def test_after_a_denied_success_as_many_groups_are_tried_as_before_it(k: int) -> None:
+    """Sixteen pixels seem to do, but it takes eighteen: successes with fewer are denied."""
+    x, weight = torch.full((3, 1, 8, 8), 0.5), torch.ones(1, 8, 8)
+    model = Credulous(weight, -32.0 - 0.5 * 17 - 0.02)
+    with metered() as meter:
+        result = sp.SparseAnneal(sp.Budget(k), 300, early_stop=False)(model, x, torch.zeros(3, dtype=torch.int64))
+    assert meter.denied > 0
+    assert result.groups.tolist() == [18, 18, 18]
 
 
 def test_the_fewest_groups_found_in_low_precision_hold_in_full_precision() -> None:
@@ -366,10 +377,10 @@ def test_the_fewest_groups_found_in_low_precision_hold_in_full_precision() -> No
     with torch.no_grad():
         model.net[-1].bias.add_(70.0)  # the logits of bf16 are half a unit apart
     y = labelled(model, x)
-    engine = sp.Engine("bf16")
     attack = sp.SparseAnneal(sp.Budget(k=12), 80, early_stop=False)
-    result = attack(model, x, y, engine=engine)
-    assert engine.meter.denied > 0  # or the case is none
+    with metered() as meter:
+        result = attack(model, x, y, engine=sp.Engine("bf16"))
+    assert meter.denied > 0  # or the case is none
     with torch.no_grad():
         assert torch.equal(result.fooled, model.eval()(result.x_adv).argmax(1) != y)
     exact = attack(model, x, y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,11 @@ import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
 from counting import Counting
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
-from sparsepgd.search.ensemble import Member, SparseAutoAttack, TopTargets, merge, untouched
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.problem.result import untouched
+from sparsepgd.search.cascade import verified
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 
 BUDGET = sp.Budget(k=12)
 THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")
@@ -62,7 +64,7 @@ def test_the_members_are_the_papers_in_its_order() -> None:
     assert isinstance(third, SparseRS)
     assert (first.steps, second.steps, third.queries, third.p_init, third.loss) == (10_000, 10_000, 10_000, 0.8, "ce")
     assert ensemble.evaluations == 10_001 + 10_001 + 10_000
-    assert all(member.quantize for member in SparseAutoAttack(BUDGET, quantize=True).members)  # type: ignore[attr-defined]
+    assert all(member.quantize for member in SparseAutoAttack(BUDGET, quantize=True).members)
 
 
 @pytest.mark.parametrize("budget", [sp.Budget(k=12), sp.Budget(k=4, pattern=sp.Patches(2))], ids=repr)
@@ -268,7 +270,7 @@ def test_the_standard_version_breaks_what_anneal_breaks_and_then_more() -> None:
 def test_targeted_members_come_last_in_the_standard_version_too() -> None:
     ensemble = SparseAutoAttack(BUDGET, 200, 30, version="standard", targeted=True)
     assert ensemble.names == ("anneal", *THREE, "spgd-unprojected-targeted", "spgd-projected-targeted")
-    assert ensemble.members[-1].evaluations == 9 * 41  # type: ignore[attr-defined]
+    assert ensemble.members[-1].evaluations == 9 * 41
     model, x, y = problem(4)
     assert len(dataclasses.replace(ensemble, steps=2, queries=2)(model, x, y)) == 4
 
@@ -324,12 +326,6 @@ def test_the_model_is_given_back_as_it_was_also_after_an_error() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_it_is_called_like_every_attack() -> None:
-    """Both signatures are written out, for those who read them in an editor; they may not drift apart."""
-    mine, theirs = (inspect.signature(kind.__call__).parameters for kind in (SparseAutoAttack, sp.SparsePGD))
-    assert list(mine.items()) == list(theirs.items())
-
-
 def test_targeted_goals_are_refused_with_advice() -> None:
     model, x, y = problem(2)
     with pytest.raises(UnsupportedError, match=r"goal=Targeted.*use SparseAnneal\(budget\).*targeted=True"):
@@ -347,7 +343,7 @@ def test_targeted_goals_are_refused_with_advice() -> None:
     ],
 )
 def test_members_may_not_do_more_than_the_ensemble(
-    attacks: tuple[Member, ...], options: dict[str, Any], error: type[Exception], message: str
+    attacks: tuple[Attacker, ...], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         small(attacks=attacks, **options)
@@ -367,7 +363,7 @@ def test_a_result_is_merged_whatever_the_types_of_its_counters() -> None:
     part = sp.SparsePGD(BUDGET, 3)(model, x[1:3], y[1:3])
     counts = {name: getattr(part, name).int() for name in ("steps", "forwards", "backwards", "l0", "groups")}
     before = untouched(x, y, model(x).detach())
-    merged = merge(before, torch.tensor([1, 2]), dataclasses.replace(part, **counts), "one")
+    merged = verified(before, torch.tensor([1, 2]), dataclasses.replace(part, **counts), "one")
     assert merged.forwards.tolist() == [0, *part.forwards.tolist(), 0]
     assert merged.forwards.dtype == torch.int64
     assert torch.equal(merged.x_adv[1:3], part.x_adv)
@@ -385,5 +381,5 @@ def test_unusable_input_is_refused_before_anything_runs() -> None:
 
 @pytest.mark.parametrize("member", ["spgd", sp.SparsePGD, None])
 def test_a_member_that_is_no_attack_is_refused(member: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"attacks holds .*; expected attacks, e.g. SparsePGD"):
+    with pytest.raises(UnsupportedError, match=r"is no attack; expected one, e.g. SparsePGD"):
         small(attacks=(member,))

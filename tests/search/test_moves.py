@@ -32,7 +32,7 @@ def rows(budget: sp.Budget, size: int = 10, count: int = COUNT) -> tuple[Threat,
     pixels, usable = threat.masks(count) or (None, None)
     low, high = threat.box(x, pixels, quantize=False)
     g = torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
-    return threat, Images(x, y, y, torch.zeros(count), torch.arange(count), torch.arange(count), low, high, usable), g
+    return threat, Images(x, y, y, torch.zeros(count), torch.arange(count), torch.arange(count), usable, low, high), g
 
 
 def begun(budget: sp.Budget, size: int = 10) -> tuple[Threat, Images, Tensor, Tensor, Tensor]:

@@ -31,7 +31,7 @@ def followed(redraw: Any, *scripts: list[Tensor]) -> list[State]:
     count = len(scripts)
     zero = torch.zeros(count, dtype=torch.int64)
     x = torch.zeros(count, *SHAPE)
-    rows = Images(x, zero, zero, torch.zeros(count), torch.arange(count), torch.arange(count), x, x + 1, None)
+    rows = Images(x, zero, zero, torch.zeros(count), torch.arange(count), torch.arange(count), None, x, x + 1)
     w = torch.tensor([0.2, 0, -9, -9]).expand(count, *SHAPE)
     states = [State(torch.full_like(x, 0.5), w, threat.top_k(w.sigmoid(), None), zero)]
     for step, gradients in enumerate(zip(*scripts, strict=True)):

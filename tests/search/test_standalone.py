@@ -50,7 +50,7 @@ def entered(count: int, budget: sp.Budget | None = None) -> tuple[Images, Threat
     threat = (budget or sp.Budget(k=2)).resolve((3, 12, 12))
     low, high = threat.box(x, None, quantize=False)
     number = torch.arange(count)
-    return Images(x, number % 5, number % 5, torch.zeros(count), number, number, low, high, None), threat
+    return Images(x, number % 5, number % 5, torch.zeros(count), number, number, None, low, high), threat
 
 
 def asking(count: int, size: int, model: SmallConvNet) -> Questions:

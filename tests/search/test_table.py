@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from conftest import SmallConvNet, Tight, images, labelled
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.search import table
 from sparsepgd.search.table import Pace, Table
 
@@ -92,9 +92,8 @@ def test_the_host_looks_a_few_times_and_the_batch_has_few_sizes() -> None:
     model = Counting()
     y = labelled(model, X)
     model.sizes.clear()
-    engine = Engine()
-    result = sp.SparsePGD(sp.Budget(k=2), 200)(model, X, y, engine=engine)
-    meter = engine.meter
+    with metered() as meter:
+        result = sp.SparsePGD(sp.Budget(k=2), 200)(model, X, y)
     assert meter.steps == len(model.sizes)
     assert meter.slot_steps == sum(model.sizes)
     assert meter.looks <= 25  # one a step would be 201
@@ -106,9 +105,9 @@ def test_on_a_cpu_no_evaluation_is_wasted() -> None:
     model = Counting()
     y = labelled(model, X)
     model.sizes.clear()
-    engine = Engine()
-    result = sp.SparsePGD(sp.Budget(k=2), 30)(model, X, y, batch_size=16, engine=engine)
-    assert sum(model.sizes) == engine.meter.slot_steps == int(result.forwards.sum())
+    with metered() as meter:
+        result = sp.SparsePGD(sp.Budget(k=2), 30)(model, X, y, batch_size=16)
+    assert sum(model.sizes) == meter.slot_steps == int(result.forwards.sum())
 
 
 @pytest.mark.usefixtures("apart")
@@ -138,11 +137,11 @@ def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> Non
 
 @pytest.mark.parametrize("room", [1, 5, 20])
 def test_a_batch_that_does_not_fit_is_halved_and_the_run_goes_on_with_the_same_result(room: int) -> None:
-    attack, engine = sp.SparsePGD(sp.Budget(k=2), 25), Engine()
-    model = Tight(room)
+    attack, model = sp.SparsePGD(sp.Budget(k=2), 25), Tight(room)
     y = labelled(model.net, X)
-    result = attack(model, X, y, engine=engine)
-    assert engine.meter.halved > 0
+    with metered() as meter:
+        result = attack(model, X, y)
+    assert meter.halved > 0
     expected = attack(model.net, X, y)
     assert torch.equal(result.fooled, expected.fooled)
     torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
@@ -167,10 +166,11 @@ class Moody(nn.Module):
 
 @pytest.mark.usefixtures("apart")
 def test_false_successes_go_back_to_work_until_their_steps_are_used_up() -> None:
-    model, engine = Moody(), Engine()
+    model = Moody()
     y = labelled(model.net, X)
-    result = sp.SparsePGD(sp.Budget(k=1), 60)(model, X, y, engine=engine)
-    assert engine.meter.denied > 0
+    with metered() as meter:
+        result = sp.SparsePGD(sp.Budget(k=1), 60)(model, X, y)
+    assert meter.denied > 0
     assert torch.equal(result.fooled, model.net.eval()(result.x_adv).argmax(1) != y)
     assert bool((result.forwards[~result.fooled] == 61).all())
 
@@ -189,10 +189,11 @@ class Once(nn.Module):
 
 
 def test_the_step_of_a_denied_success_is_forgotten() -> None:
-    model, engine = Once(), Engine()
+    model = Once()
     y = labelled(model.net, X)
-    result = sp.SparsePGD(sp.Budget(k=1, eps=0.01), 9)(model, X, y, engine=engine)
-    assert engine.meter.denied == len(X)
+    with metered() as meter:
+        result = sp.SparsePGD(sp.Budget(k=1, eps=0.01), 9)(model, X, y)
+    assert meter.denied == len(X)
     assert not bool(result.fooled.any())
     assert result.steps.tolist() == [9] * len(X)
     assert result.forwards.tolist() == [10] * len(X)

@@ -21,7 +21,7 @@ def one_update(attack: sp.SparsePGD, g: Tensor, n: int = 0, w: Tensor | None = N
     x = images(2, size=6)
     y = torch.zeros(2, dtype=torch.int64)
     low, high = threat.box(x, None, quantize=False)
-    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), low, high, None)
+    rows = Images(x, y, y, torch.zeros(2), torch.arange(2), torch.arange(2), None, low, high)
     noise = Noise(0)
     before = attack.start(threat, rows, noise)
     before = dataclasses.replace(before, n=torch.tensor([n, 0]))

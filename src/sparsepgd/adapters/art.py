@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsepgd.adapters.ours import Range, View, attacked, unknown
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.search.ensemble import Member, rebudget
+from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
 with needs("the adapter for art"):
@@ -38,7 +38,7 @@ class ARTAttack(EvasionAttack):
     def __init__(
         self,
         estimator: Any,
-        attack: Member,
+        attack: Attacker,
         targeted: bool = False,
         batch_size: int | None = None,
         seed: int = 0,
@@ -106,7 +106,7 @@ def _range(clip_values: Any) -> Range:
     return Range(float(low[0]), float(high[0]))
 
 
-def _masked(attack: Member, mask: Tensor) -> Member:
+def _masked(attack: Attacker, mask: Tensor) -> Attacker:
     """The attack kept to where the mask (B, C, H, W) is set."""
     if bool((mask != mask[:, :1]).any()):
         raise UnsupportedError("the mask differs between the channels of a pixel; give one value for each pixel")
@@ -115,4 +115,4 @@ def _masked(attack: Member, mask: Tensor) -> Member:
         allowed = mask[:, 0] if budget.allowed is None else mask[:, 0] & budget.allowed.cpu()
         return dataclasses.replace(budget, allowed=allowed)
 
-    return rebudget(attack, within)  # type: ignore[no-any-return]
+    return attack.with_budget(within)

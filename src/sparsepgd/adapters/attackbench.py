@@ -12,7 +12,7 @@ from sparsepgd.adapters.ours import attacked, unknown
 from sparsepgd.analysis.curves import smallest_k
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Model
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.spgd import SparsePGD
 from sparsepgd.threat import Budget, Pattern, Pixels
 
@@ -25,7 +25,7 @@ class Function:
     smallest perturbations asks for; images that are never fooled come back clean.
     """
 
-    attack: Member
+    attack: Attacker
     smallest: bool = False
     seed: int = 0
 
@@ -43,7 +43,7 @@ class Function:
         if self.smallest and targeted:
             raise UnsupportedError("smallest=True counts every wrong answer; use smallest=False for a target")
         if self.smallest:
-            k: int = self.attack.budget.k  # type: ignore[attr-defined]
+            k: int = self.attack.budget.k
             return smallest_k(self.attack, model, inputs, labels, k, seed=self.seed).x_adv
         if not targeted:
             return attacked(self.attack, model, inputs, labels, seed=self.seed)

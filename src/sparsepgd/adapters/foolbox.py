@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsepgd.adapters.ours import Range, attacked, unknown, with_k
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Pattern
 from sparsepgd.threat.norms import group_l0
 
@@ -27,16 +27,16 @@ class FoolboxAttack(FixedEpsilonAttack):
     foolbox itself asks its model whether what comes back is adversarial; the model may have any bounds.
     """
 
-    def __init__(self, attack: Member, seed: int = 0) -> None:
+    def __init__(self, attack: Attacker, seed: int = 0) -> None:
         self.attack, self.seed = attack, seed
 
     @property
     def distance(self) -> GroupDistance:
-        return GroupDistance(self.attack.budget.pattern)  # type: ignore[attr-defined]
+        return GroupDistance(self.attack.budget.pattern)
 
     def __call__(self, model: Any, inputs: Any, criterion: Any, *, epsilons: Any, **kwargs: Any) -> Any:
         many = isinstance(epsilons, Iterable)
-        own = self.attack.budget.k  # type: ignore[attr-defined]
+        own = self.attack.budget.k
         ks = [own if one is None else one for one in (epsilons if many else [epsilons])]
         return super().__call__(model, inputs, criterion, epsilons=ks if many else ks[0], **kwargs)
 

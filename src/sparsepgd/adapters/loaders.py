@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sparsepgd.adapters.ours import View
 from sparsepgd.errors import SourceError
 from sparsepgd.problem import Result
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # a DataLoader of (images, labels), or a list of them
 
@@ -26,7 +26,7 @@ class OnLoader:
     does not matter. ``options`` go to the attack: batch_size, logits, ...
     """
 
-    attack: Member
+    attack: Attacker
     seed: int = 0
     options: tuple[tuple[str, Any], ...] = ()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted
 from sparsepgd.problem.oracle import Model
-from sparsepgd.search.ensemble import Member, rebudget
+from sparsepgd.search.contract import Attacker
 
 Map = Callable[[Tensor], Tensor]
 
@@ -44,7 +44,7 @@ class Range:
 
 
 def attacked(
-    attack: Member,
+    attack: Attacker,
     model: Model,
     x: Tensor,
     y: Tensor,
@@ -59,11 +59,11 @@ def attacked(
     `y`: true labels; where there is a target they may be unknown, and `unknown(target)` stands for them.
     `unit`, `back`: from the values of x to [0, 1] and back, if x is not there already.
     """
-    goal = {} if target is None else {"goal": Targeted(target)}
+    goal = None if target is None else Targeted(target)
     if unit is None or back is None:
-        return attack(model, x, y, **goal, **options).x_adv
+        return attack(model, x, y, goal=goal, **options).x_adv
     inside = unit(x).clamp(0, 1)  # round-off may have left it
-    found = attack(View(lambda point: model(back(point)), model), inside, y, **goal, **options).x_adv
+    found = attack(View(lambda point: model(back(point)), model), inside, y, goal=goal, **options).x_adv
     return torch.where(found != inside, back(found), x)
 
 
@@ -72,8 +72,8 @@ def unknown(target: Tensor) -> Tensor:
     return (target == 0).to(target.dtype)
 
 
-def with_k(attack: Member, k: float) -> Member:
+def with_k(attack: Attacker, k: float) -> Attacker:
     """The attack with another k."""
     if int(k) != k:
         raise UnsupportedError(f"k={k}; the number of pixels or groups that may change must be an integer")
-    return rebudget(attack, lambda budget: dataclasses.replace(budget, k=int(k)))  # type: ignore[no-any-return]
+    return attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(k)))

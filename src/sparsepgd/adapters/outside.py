@@ -89,7 +89,7 @@ class Outside(Standalone):
         return self.steps or 1
 
     def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        model = Counted(ask.oracle, images.x)
+        model = Counted(ask.classifier, images.x)
         seed = random.Random(f"{int(noise.seed)}-{int(images.index[0])}").getrandbits(32)
         with seeded(seed):
             found = self.call(model, images.x.clone(), images.y.clone())

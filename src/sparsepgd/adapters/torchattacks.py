@@ -11,7 +11,7 @@ from sparsepgd.adapters.ours import attacked, unknown
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.problem.oracle import borrowed
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 
 with needs("the adapter for torchattacks"):
     from torchattacks.attack import Attack as Base
@@ -25,7 +25,7 @@ class TorchAttack(Base):
     exception, and what `save` writes with save_type="int" is rounded to the nearest level.
     """
 
-    def __init__(self, model: nn.Module, attack: Member, seed: int = 0) -> None:
+    def __init__(self, model: nn.Module, attack: Attacker, seed: int = 0) -> None:
         super().__init__(attack.name, model)
         self.search, self.seed = attack, seed
         self.supported_mode = ["default", "targeted"]

@@ -7,19 +7,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from sparsepgd.analysis.summary import Rows
 from sparsepgd.errors import BudgetError, UnsupportedError
-from sparsepgd.problem import Result
+from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_images, check_index, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import seen_as_images, shape_of
-from sparsepgd.search.ensemble import Member, for_rows, merge, rebudget
+from sparsepgd.search.attack import Attack
+from sparsepgd.search.cascade import merge
+from sparsepgd.search.contract import Attacker, Call, adopted
 from sparsepgd.threat import Budget
 
 Steps: TypeAlias = Result | Rows  # both say for each image whether it was fooled, and after how many steps
@@ -111,7 +113,7 @@ class SmallestK:
 
 
 def smallest_k(
-    attack: Member,
+    attack: Attacker,
     model: Model,
     x: Tensor,
     y: Tensor,
@@ -136,25 +138,20 @@ def smallest_k(
     be the smallest k at which this attack succeeds if success were monotone in k, that is, if the attack never failed
     at a k above one where it succeeds; it is smaller still where an image needed fewer groups than it was allowed.
     """
-    budget = getattr(attack, "budget", None)
-    check_images(seen_as_images(x, budget))
-    y, ladder = check_labels(y, x), _ladder(ks, budget, shape_of(x))
-    options: dict[str, Any] = {"seed": seed, "logits": logits, "batch_size": batch_size}
-    if engine is not None:
-        options["engine"] = engine  # others' attacks need not know it
+    attack = adopted(attack)
+    check_images(seen_as_images(x, attack.budget))
+    y, ladder = check_labels(y, x), _ladder(ks, attack.budget, shape_of(x))
     numbers = check_index(index, y)
     search = _Search(ladder, x.detach().clone())
-    for place in _places(len(ladder), once=looks_for_fewest(attack)):
+    for place in _places(len(ladder), once=attack.minimum_norm):
         rows = search.open_at(place)
         if len(rows) or search.result is None:
-            member = for_rows(_with_k(attack, ladder[place - 1]), rows)
-            search.learn(place, rows, member(model, x[rows], y[rows], index=numbers[rows], **options))
+            part = _with_k(attack, ladder[place - 1]).for_rows(rows)(
+                model, x[rows], y[rows], seed=seed, logits=logits, index=numbers[rows], batch_size=batch_size,
+                engine=engine,
+            )  # fmt: skip
+            search.learn(place, rows, part)
     return search.outcome()
-
-
-def looks_for_fewest(attack: object) -> bool:
-    """Whether one run of the attack without early_stop gives the smallest k of every image."""
-    return bool(getattr(attack, "minimum_norm", False))
 
 
 def _places(count: int, once: bool) -> Iterator[int]:
@@ -169,11 +166,17 @@ def _places(count: int, once: bool) -> Iterator[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Smallest:
+class Smallest(Attacker):
     """An attack that looks for the smallest k up to that of its budget: `Result.groups` is what was found."""
 
-    attack: Member
+    minimum_norm: ClassVar[bool] = False
+
+    attack: Attacker  # or somebody else's
     budget: Budget
+
+    @property
+    def inner(self) -> Attacker:
+        return adopted(self.attack, budget=self.budget)
 
     @property
     def name(self) -> str:
@@ -181,14 +184,23 @@ class Smallest:
 
     @property
     def needs_gradient(self) -> bool:
-        return bool(getattr(self.attack, "needs_gradient", True))
+        return self.inner.needs_gradient
 
     @property
     def quantize(self) -> bool:
-        return bool(getattr(self.attack, "quantize", False))
+        return self.inner.quantize
 
-    def __call__(self, model: Model, x: Tensor, y: Tensor, *, progress: object = None, **options: Any) -> Result:
-        found = smallest_k(self.attack, model, x, y, self.budget.k, **options).result
+    @property
+    def evaluations(self) -> int:
+        return self.inner.evaluations * (1 if self.inner.minimum_norm else self.budget.k.bit_length())
+
+    def run(self, call: Call) -> Result:
+        if not isinstance(call.goal, Untargeted | None):
+            raise UnsupportedError(f"the smallest k counts every wrong answer, but goal={call.goal!r}; leave it out")
+        found = smallest_k(
+            self.attack, call.model, call.x, call.y, self.budget.k, seed=call.seed, logits=call.logits,
+            index=call.index, batch_size=call.batch_size, engine=call.engine,
+        ).result  # fmt: skip
         names = tuple(self.name if one else None for one in found.fooled.tolist())
         return dataclasses.replace(found, broken_by=names)
 
@@ -218,7 +230,7 @@ class _Search:
         if self.result is None:
             self.result = result
         else:
-            self.result = merge(self.result, rows, result, "", only_fooled=True)
+            self.result = merge(self.result, rows, result, won)
 
     def outcome(self) -> SmallestK:
         assert self.result is not None
@@ -228,20 +240,17 @@ class _Search:
         return SmallestK(k, torch.where(fooled, self.result.x_adv, self.x), self.ladder, self.result)
 
 
-def _with_k(attack: Member, k: int) -> Member:
-    """The attack with this k; one that looks for the fewest groups without an early stop."""
-    changed: Member = rebudget(attack, lambda budget: dataclasses.replace(budget, k=k))
-    if getattr(changed, "budget", None) is getattr(attack, "budget", None):
-        raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
-    if looks_for_fewest(attack):
-        changed = dataclasses.replace(changed, early_stop=False)  # type: ignore[type-var]
+def _with_k(attack: Attacker, k: int) -> Attacker:
+    """The attack with this k; a minimum-norm one without an early stop."""
+    changed = attack.with_budget(lambda budget: dataclasses.replace(budget, k=k))
+    if isinstance(changed, Attack) and changed.minimum_norm:
+        changed = dataclasses.replace(changed, early_stop=False)
     return changed
 
 
-def _ladder(ks: int | Sequence[int], budget: Budget | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
+def _ladder(ks: int | Sequence[int], budget: Budget, shape: tuple[int, int, int]) -> tuple[int, ...]:
     ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
     if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
         raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
-    if budget is not None:
-        dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
+    dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
     return ladder

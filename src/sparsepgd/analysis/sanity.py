@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparsepgd import baselines
 from sparsepgd.analysis.summary import Row
 from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
 from sparsepgd.problem import Untargeted
@@ -23,9 +22,10 @@ from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.search import ClusterRS, SparseAnneal, SparsePGD, SparseRS
-from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows
-from sparsepgd.threat import Budget
+from sparsepgd.search import SparseAnneal, SparsePGD, SparseRS
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.registry import black_box
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -35,8 +35,6 @@ VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
 TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images more that matter
 SHARE = 25  # passes of the run for each of the trial, at least
-ATTACKS = (SparseRS, ClusterRS, *(getattr(baselines, name) for name in baselines.__all__))
-BLACK_BOX = tuple(kind(Budget(k=1)).name for kind in ATTACKS if not kind.needs_gradient)  # how their names begin
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
     return Examination(first.shape[1], tuple(notices))
 
 
-def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
+def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
     """Before a long run of the paper's attacks: whether SparseAnneal fools more of a few images than each of them does
     with as many passes of the model."""
     members = attack.members if isinstance(attack, SparseAutoAttack) else (attack,)
@@ -87,8 +85,8 @@ def trial(attack: Member, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, .
     if steps < min(STEPS):
         return ()
 
-    def fooled(short: Member) -> int:
-        return int(for_rows(short, few)(model, x[few], y[few]).fooled.sum())
+    def fooled(short: Attacker) -> int:
+        return int(short.for_rows(few)(model, x[few], y[few]).fooled.sum())
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will say it
@@ -121,7 +119,7 @@ def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
     clean = sum(row.clean_correct for row in rows)
     notices = list(_chance(clean, len(rows), classes))
     if any(row.backwards for row in rows):  # otherwise there was no gradient to beat
-        by_box = sum(row.clean_correct and (row.broken_by or "").startswith(BLACK_BOX) for row in rows)
+        by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
         robust = sum(row.clean_correct and not row.fooled for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
     return tuple(notices)
@@ -129,8 +127,8 @@ def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
 
 def compare(robust: Mapping[str, float]) -> tuple[Notice, ...]:
     """After runs of several attacks on the same model and images: the robust accuracy under each."""
-    white = [value for name, value in robust.items() if not name.startswith(BLACK_BOX)]
-    black = [value for name, value in robust.items() if name.startswith(BLACK_BOX)]
+    white = [value for name, value in robust.items() if not black_box(name)]
+    black = [value for name, value in robust.items() if black_box(name)]
     return tuple(_masking(min(white), min(black))) if white and black else ()
 
 

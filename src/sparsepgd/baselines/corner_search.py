@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
 
 
+@registered("CS")
 @dataclass(frozen=True, eq=False)
 class CornerSearch(Standalone):
     """``best`` is the paper's N, ``samples`` its N_iter, for each number of pixels and each ordering (class).
@@ -33,7 +35,9 @@ class CornerSearch(Standalone):
     ``levels`` only so many numbers of pixels up to k in place of 2, ..., k. Towards a target there is one ordering.
     """
 
+    name: ClassVar[str] = "corner-search"
     needs_gradient: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 1
 
     best: int = 100
     samples: int = 3000
@@ -51,14 +55,10 @@ class CornerSearch(Standalone):
         return cls(budget, best=32, samples=3, candidates=128, levels=3)
 
     @classmethod
-    def within(cls, budget: Budget, queries: int, **options: Any) -> Self:
+    def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
         """The search cut down to so many queries, of ten classes: half for single pixels, half for unions."""
         half, levels = max(queries // 2, 1), max(1, min(budget.k - 1, queries // 80))
-        return cls(budget, samples=max(half // (10 * levels), 1), candidates=half, levels=levels, **options)
-
-    @property
-    def name(self) -> str:
-        return "corner-search"
+        return cls(budget, samples=max(half // (10 * levels), 1), candidates=half, levels=levels, **settings)
 
     @property
     def evaluations(self) -> int:
@@ -112,7 +112,7 @@ class CornerSearch(Standalone):
     @staticmethod
     def _scores(ask: Questions, images: Images, logits: Tensor) -> Tensor:
         """How good each point is for each ordering, (B, n, R)."""
-        goal, n = ask.oracle.goal, logits.shape[1]
+        goal, n = ask.classifier.goal, logits.shape[1]
         label = images.label.repeat_interleave(n)
         towards = goal.loss(logits.flatten(0, 1), label, "margin").view(len(logits), n, 1)
         if not isinstance(goal, Untargeted):

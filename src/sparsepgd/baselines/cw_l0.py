@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import each, select
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
@@ -39,6 +40,7 @@ class State:
     rounds: Tensor  # (B,) int64, l2 attacks that succeeded
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class CWL0(Standalone):
     """A minimum-norm attack: after each success pixels of the smallest effect are frozen, until the l2 attack fails.
@@ -48,6 +50,7 @@ class CWL0(Standalone):
     All images take their steps together, each with its own c and its own round.
     """
 
+    name: ClassVar[str] = "cw-l0"
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000  # for each c
@@ -72,12 +75,13 @@ class CWL0(Standalone):
             raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
 
     @classmethod
+    def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
+        """How long it takes is not known before: as short as it makes sense."""
+        return cls.quick(budget)
+
+    @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, 15, lr=0.2, c_first=1, c_last=100, c_factor=10, small=math.inf, power=1, rounds=12)
-
-    @property
-    def name(self) -> str:
-        return "cw-l0"
 
     @property
     def evaluations(self) -> int:

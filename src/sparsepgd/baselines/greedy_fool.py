@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class GreedyFool(Standalone):
     """At each step the unused pixel of the largest mean_c |g| joins, up to k, and all that joined move along g.
@@ -30,6 +32,8 @@ class GreedyFool(Standalone):
     large as the image that is the minimum-norm attack of the paper.
     """
 
+    name: ClassVar[str] = "greedy-fool"
+    points_besides: ClassVar[int] = 1
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 10_000
@@ -48,10 +52,6 @@ class GreedyFool(Standalone):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=2 * budget.k + 20, reductions=60)
-
-    @property
-    def name(self) -> str:
-        return "greedy-fool"
 
     @property
     def evaluations(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from sparsepgd.baselines.l1_ball import project
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_positive
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 PHASES = ((0.0, 3), (0.3, 2), (0.6, 1))  # from this share of the steps on, the radius times this
@@ -38,6 +39,7 @@ class State:
     l0: Tensor  # (B,), entries of d_best at the last check
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class L1APGD(Repeated, Relaxed[State]):
     """White box. The gradient is that at the dense point, which lies in the l1 ball of ``radius``; the verdict is on
@@ -48,6 +50,8 @@ class L1APGD(Repeated, Relaxed[State]):
     With k as large as the image this is the l1 attack. The defaults are those of AutoAttack for l1: untargeted and
     towards 9 classes, 100 steps each; every lead has the loss of the attack (cross-entropy), not DLR.
     """
+
+    name: ClassVar[str] = "l1-apgd"
 
     steps: int = 100
     _: KW_ONLY
@@ -62,10 +66,6 @@ class L1APGD(Repeated, Relaxed[State]):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=40, targets=0)
-
-    @property
-    def name(self) -> str:
-        return "l1-apgd"
 
     @property
     def evaluations(self) -> int:

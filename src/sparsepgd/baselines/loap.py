@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -12,16 +12,18 @@ from sparsepgd.baselines.places import Placed, chosen, mask
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
 from sparsepgd.threat import Budget, Columns, Frame, Patches, Rows, Shape, Threat
 
 MOVES = {"full": 4, "random": 1, "none": 0}
 
 
+@registered("LOAP")
 @dataclass(frozen=True, eq=False)
 class LOAP(Repeated, Standalone):
     """White box, for patches and every other pattern of groups that can be moved.
@@ -32,6 +34,9 @@ class LOAP(Repeated, Standalone):
     Every point asked about is within the budget, so trials of places may succeed too.
     The defaults are the authors' for evaluation: 30 restarts of 100 steps. Theirs for training: steps=25, alpha=0.1.
     """
+
+    name: ClassVar[str] = "loap"
+    passes_per_step: ClassVar[int] = 6
 
     steps: int = 100
     _: KW_ONLY
@@ -51,10 +56,6 @@ class LOAP(Repeated, Standalone):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=30, restarts=1)
-
-    @property
-    def name(self) -> str:
-        return "loap"
 
     @property
     def evaluations(self) -> int:

@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
 from sparsepgd.threat import LEVELS, Budget, Features, Pixels, Threat
 
 AT_ONCE = 100  # members of one population in one question
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class OnePixel(Standalone):
     """A member of the population is k points, each a place and one value for every channel, all genes in [0, 1].
@@ -32,7 +34,9 @@ class OnePixel(Standalone):
     its loss is larger. Defaults are the paper's: 400 members, 100 generations, F = 0.5, stop at success.
     """
 
+    name: ClassVar[str] = "one-pixel"
     needs_gradient: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 1
 
     population: int = 400
     generations: int = 100
@@ -50,14 +54,10 @@ class OnePixel(Standalone):
         return cls(budget, population=24, generations=8)
 
     @classmethod
-    def within(cls, budget: Budget, queries: int, **options: Any) -> Self:
+    def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
         """As many generations as so many queries allow; the population shrinks if that would be fewer than ten."""
         population = max(4, min(400, queries // 11))
-        return cls(budget, population, max(queries // population - 1, 1), **options)
-
-    @property
-    def name(self) -> str:
-        return "one-pixel"
+        return cls(budget, population, max(queries // population - 1, 1), **settings)
 
     @property
     def evaluations(self) -> int:

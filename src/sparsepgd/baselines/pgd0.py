@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Columns, Features, Frame, Pixels, Rows, Threat
 
@@ -25,6 +26,7 @@ class State:
     v: Tensor  # (B, *grid), binary, exactly k ones
 
 
+@registered("PGD0")
 @dataclass(frozen=True, eq=False)
 class PGD0(Repeated, Stepwise[State]):
     """White box. Steps of ``eta`` along the gradient divided by its l1 norm; every point tried is a projection.
@@ -33,6 +35,9 @@ class PGD0(Repeated, Stepwise[State]):
     The defaults are those of the sPGD paper: 5 restarts, untargeted and towards 9 classes, 300 steps each.
     `perturb`, for training, makes one untargeted attempt.
     """
+
+    name: ClassVar[str] = "pgd0"
+    points_besides: ClassVar[int] = 1
 
     steps: int = 300
     _: KW_ONLY
@@ -49,10 +54,6 @@ class PGD0(Repeated, Stepwise[State]):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=40, restarts=1, targets=0)
-
-    @property
-    def name(self) -> str:
-        return "pgd0"
 
     @property
     def evaluations(self) -> int:

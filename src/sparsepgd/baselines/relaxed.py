@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone
@@ -28,6 +28,8 @@ class Relaxed(Standalone, Generic[S]):
     A step costs one forward and one backward pass for the gradient at the point and, where the projection differs
     from the point and may succeed, one forward pass for the verdict. Only projections are ever recorded.
     """
+
+    passes_per_step: ClassVar[int] = 3
 
     steps: int = 300
 

@@ -15,6 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 FORMS = ("published", "binary")
@@ -36,6 +37,8 @@ class State:
     r: Tensor  # (B,), halvings of the step
 
 
+@registered(name="saif-binary", compared=False, form="binary")
+@registered("saif", "SAIF", name="saif-published", form="published")
 @dataclass(frozen=True, eq=False)
 class SAIF(Repeated, Relaxed[State]):
     """White box. Two forms go by this name; ``form`` chooses, and `name` says which it was.

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import changed
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
@@ -32,6 +33,7 @@ class State:
     tau: Tensor  # (B,), groups smaller than this are set to zero
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class SigmaZero(Relaxed[State]):
     """White box, minimum norm. The budget's pattern says what is counted: Features() as the paper, or pixels.
@@ -42,6 +44,7 @@ class SigmaZero(Relaxed[State]):
     groups count (`result.l0`, `result.groups`); with k as large as the image that is the attack of the paper.
     """
 
+    name: ClassVar[str] = "sigma-zero"
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000
@@ -60,10 +63,6 @@ class SigmaZero(Relaxed[State]):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=100)
-
-    @property
-    def name(self) -> str:
-        return "sigma-zero"
 
     def promising(self, seen: Evaluation) -> Tensor:
         return seen.fooled

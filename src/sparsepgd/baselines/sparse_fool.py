@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.supported import check_pattern
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
+from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
 from sparsepgd.threat import Budget, Features, Pixels, Threat
 
 
+@registered("SF")
 @dataclass(frozen=True, eq=False)
 class SparseFool(Standalone):
     """A minimum-norm attack: it ends when the model is fooled, with however many pixels that took.
@@ -31,6 +33,7 @@ class SparseFool(Standalone):
     mode.
     """
 
+    name: ClassVar[str] = "sparse-fool"
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
 
     steps: int = 3000  # linear approximations of the boundary; the original stops after 20 to 50
@@ -47,12 +50,13 @@ class SparseFool(Standalone):
         check_pattern("SparseFool", self.budget, Pixels, Features)
 
     @classmethod
+    def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
+        """It ends when the model is fooled; with few classes a step is short."""
+        return cls(budget, passes, classes=3, **settings)
+
+    @classmethod
     def quick(cls, budget: Budget) -> Self:
         return cls(budget, steps=8, deepfool_steps=10, classes=3)
-
-    @property
-    def name(self) -> str:
-        return "sparse-fool"
 
     @property
     def evaluations(self) -> int:

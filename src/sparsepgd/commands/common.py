@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsepgd import options
-from sparsepgd.errors import UnsupportedError, first_line
+from sparsepgd.errors import UnusableDeviceError, first_line
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed, working_device
 from sparsepgd.search.loop import Progress as Report
@@ -74,7 +74,7 @@ def device_named(name: str | None) -> torch.device:
             raise RuntimeError("it holds no values")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UnsupportedError(f"device {name!r} cannot be used: {first_line(error)}; try cpu") from None
+        raise UnusableDeviceError(f"device {name!r} cannot be used: {first_line(error)}; try cpu") from None
     return device
 
 

@@ -27,7 +27,7 @@ from sparsepgd.runs import runs
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load
 from sparsepgd.runs.records import About, Record
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
 from sparsepgd.threat import Budget
 
@@ -125,7 +125,7 @@ def verify(
 class _Plan:
     """What `evaluate` does for each seed."""
 
-    attacks: Sequence[tuple[str, Member]]  # with their titles
+    attacks: Sequence[tuple[str, Attacker]]  # with their titles
     pairs: Sequence[tuple[Source, Data]]  # the models, each with its images
     data: str
     place: torch.device
@@ -189,7 +189,7 @@ class _Plan:
             _say(name, sanity.compare(robust))
         return found
 
-    def run(self, attack: Member, source: Source, images: Data, folder: Path | None, seed: int) -> Record:
+    def run(self, attack: Attacker, source: Source, images: Data, folder: Path | None, seed: int) -> Record:
         """One attack on one model; an interrupt says how to go on."""
         self.fresh |= folder is None or not (folder / "run.json").is_file()
         names = {"model": source.name, "data": self.data}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ from sparsepgd.errors import (
 )
 from sparsepgd.problem.checks import check_images
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.goals import Untargeted
-from sparsepgd.problem.oracle import Evaluation, Oracle, borrowed, working_device
+from sparsepgd.problem.oracle import Evaluation, borrowed, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import each
 from sparsepgd.problem.verify import measure
@@ -58,13 +57,21 @@ class DetectionResult:
 
 
 @dataclass(frozen=True, eq=False)
-class LossOracle(Oracle):
-    """An oracle without labels: y holds the number of each image, by which its target is found."""
+class LossOracle:
+    """Answers a search with the losses of an objective: y holds the number of each image, by which its target is
+    found. Nothing is ever fooled."""
 
-    _: KW_ONLY
-    detector: Any
+    model: Any
     objective: Objective
     targets: Sequence[Any]  # where the model is
+    device: torch.device | None = None  # where the model is asked; None: where the images are
+
+    def running(self, model: Any, scale: float) -> Self:
+        """The objective knows the detector itself, and asks that."""
+        return self
+
+    def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
+        return torch.zeros_like(y, dtype=torch.bool)
 
     def evaluate(
         self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
@@ -86,7 +93,7 @@ class LossOracle(Oracle):
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """(B,), at least in float32."""
-        losses = self.objective.losses(self.detector, x, [self.targets[i] for i in y.tolist()])
+        losses = self.objective.losses(self.model, x, [self.targets[i] for i in y.tolist()])
         if not isinstance(losses, Tensor) or losses.shape != (len(x),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ShapeError(f"the objective gave {found} for {len(x)} images; expected one loss for each, ({len(x)},)")
@@ -99,15 +106,6 @@ class LossOracle(Oracle):
             for i in range(0, len(x), size):
                 parts.append(self.losses(x[i : i + size].to(self.device), rows[i : i + size]).to(x.device))
         return torch.cat(parts)
-
-    def logits(self, x: Tensor) -> Tensor:
-        raise UnsupportedError(
-            "this attack asks for the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
-            "SAIF or PGD0 with restarts=1 and targets=0"
-        )
-
-    def answers(self, x: Tensor, batch_size: int) -> Tensor:
-        return self.logits(x)
 
 
 def attack_detector(
@@ -135,15 +133,14 @@ def attack_detector(
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
     size = batch_size or (4 if device.type == "cpu" else 16)
     moved = [_at(device, target) for target in targets]
-    oracle = LossOracle(model, Untargeted(), device=device, detector=model, objective=objective, targets=moved)
+    oracle = LossOracle(model, objective, moved, device)
     precise = device.type == "cpu" or x.dtype != torch.float32
     engine = Engine(None if precise else "tf32", compile=False, graphs=False)
     with borrowed(model, device):
         clean = oracle.measured(x, size)
         _check_losses(clean)
-        place = torch.arange(len(x), device=x.device)
-        allowed, usable = threat.masks(len(x), x.device) or (None, None)
-        waiting = Waiting(x, place, place, clean, place, place, allowed, usable)
+        number = torch.arange(len(x), device=x.device)
+        waiting = Waiting.of(threat, x, number, clean_loss=clean, index=number)
         found = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
         return _verified(attack, oracle, x, clean, found, size)
 

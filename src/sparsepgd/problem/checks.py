@@ -1,11 +1,13 @@
-"""What is asked of the images and labels, once, before anything is run."""
+"""What is asked of images, labels and numbers, once, before anything is run."""
 
 from __future__ import annotations
+
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import DTypeError, LabelError, NonFiniteError, RangeError, ShapeError
+from sparsepgd.errors import DTypeError, LabelError, NonFiniteError, RangeError, ShapeError, UnsupportedError
 from sparsepgd.threat import LEVELS
 
 ROUND_OFF = 1e-6
@@ -70,3 +72,18 @@ def check_classes(y: Tensor, classes: int) -> None:
     if bool(((y < 0) | (y >= classes)).any()):
         row = int(((y < 0) | (y >= classes)).nonzero()[0])
         raise LabelError(f"label {int(y[row])} of image {row}; the model has classes 0 to {classes - 1}")
+
+
+def check_positive(**values: float | None) -> None:
+    """Every given hyper-parameter must be larger than zero."""
+    for name, value in values.items():
+        if value is not None and not (isinstance(value, Real) and value > 0):
+            raise UnsupportedError(f"{name}={value!r}; expected a number larger than 0")
+
+
+def check_counts(**values: int | None) -> None:
+    """Every given number of steps, images or the like must be an integer larger than zero; numpy's are taken too."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Integral):
+            raise UnsupportedError(f"{name}={value!r}; expected an integer")
+    check_positive(**values)

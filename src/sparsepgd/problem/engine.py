@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -36,6 +37,20 @@ class Meter:
     halved: int = 0  # times that the memory did not suffice
 
 
+METER: ContextVar[Meter | None] = ContextVar("METER", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Counts what the searches within do."""
+    meter = Meter()
+    before = METER.set(meter)
+    try:
+        yield meter
+    finally:
+        METER.reset(before)
+
+
 @dataclass(frozen=True)
 class Engine:
     """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code from when it is
@@ -52,7 +67,6 @@ class Engine:
     compile: bool | None = None
     graphs: bool | None = None
     backend: str = "inductor"  # of torch.compile
-    meter: Meter = field(default_factory=Meter, compare=False)
 
     def __post_init__(self) -> None:
         if self.precision not in (None, *PRECISIONS):
@@ -74,7 +88,7 @@ class Engine:
             compiled = False
         if graphs is None:
             graphs = isinstance(model, nn.Module)
-        return Engine(precision, compiled, graphs and gpu, self.backend, self.meter)
+        return Engine(precision, compiled, graphs and gpu, self.backend)
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from sparsepgd.errors import (
     NonFiniteLogitsError,
     ProbabilitiesWarning,
     SparsePGDError,
+    UnsupportedError,
     first_line,
 )
 from sparsepgd.problem.engine import in_parts
@@ -39,6 +41,21 @@ class Evaluation:
     loss: Tensor  # (B,), larger is better for the adversary
     fooled: Tensor  # (B,) bool
     gradient: Tensor | None  # (B, C, H, W), of the loss with respect to the points; 0 where it is not finite
+
+
+class Evaluator(Protocol):
+    """What a search asks. `Oracle` answers for classifiers."""
+
+    @property
+    def model(self) -> Any: ...
+    def evaluate(
+        self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
+    ) -> Evaluation: ...
+    def running(self, model: Model, scale: float) -> Self:
+        """Asks the model as an engine runs it, and scales the loss while its gradient is taken."""
+
+    def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
+        """(B,) bool, whether points are successes in full precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +110,12 @@ class Oracle:
         g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
         return self._seen(logits.detach(), loss.detach(), y, label, g)
 
+    def running(self, model: Model, scale: float) -> Self:
+        return dataclasses.replace(self, model=model, scale=scale)
+
+    def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
+        return self.goal.reached(self.answers(x_adv, batch_size), y, label)
+
     def traced(self, x_adv: Tensor) -> tuple[Tensor, Tensor]:
         """The points and their logits, with the way back from these to those; for use while gradients are on."""
         point = x_adv.detach().requires_grad_()
@@ -126,6 +149,16 @@ class Oracle:
             raise
         except Exception as error:
             raise _refused(self.model, x[:batch_size], error) from error
+
+
+def classifier(asked: Evaluator) -> Oracle:
+    """What answers with logits; nothing else does."""
+    if isinstance(asked, Oracle):
+        return asked
+    raise UnsupportedError(
+        "this attack asks for the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
+        "SAIF or PGD0 with restarts=1 and targets=0"
+    )
 
 
 def check_logits(logits: Tensor) -> None:

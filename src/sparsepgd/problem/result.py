@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -46,3 +47,10 @@ class Result:
             f"Result({len(self)} images, clean {self.clean_accuracy:.1%}, robust {self.robust_accuracy:.1%}, "
             f"{int(self.fooled.sum())} fooled)"
         )
+
+
+def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
+    """The result before any attack: clean images, and what the model says of them."""
+    said, zero = clean.argmax(1), torch.zeros_like(y)
+    loss, none = clean.new_full(y.shape, math.nan), torch.zeros_like(y, dtype=torch.bool)
+    return Result(x.clone(), none, said == y, zero, zero, zero, zero, zero, loss, said, said, (None,) * len(y))

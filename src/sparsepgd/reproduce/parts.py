@@ -15,9 +15,9 @@ from sparsepgd.reproduce.scales import passes
 from sparsepgd.reproduce.subjects import Job, Subject
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.records import About, Record
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import Budget, Pattern, Pixels
+from sparsepgd.threat import Pattern
 
 CASES = "cases"  # the folder of all attacks: tables that need the same one share it
 
@@ -45,7 +45,7 @@ class Part(Protocol):
     @property
     def subject(self) -> Asked: ...
     @property
-    def attack(self) -> Member: ...
+    def attack(self) -> Attacker: ...
     @property
     def passes(self) -> int: ...
     @property
@@ -61,7 +61,7 @@ class Case:
     row: str
     column: str
     subject: Subject
-    attack: Member
+    attack: Attacker
     cost: int | None = None  # passes for an image; None: from the attack
 
     @property
@@ -149,8 +149,7 @@ def cost(plan: Plan) -> Cost:
     """From the lengths of the attacks and a short measurement of each model with each pattern."""
     counts: dict[tuple[Asked, Pattern], int] = {}
     for part in plan.parts:
-        budget = getattr(part.attack, "budget", None)
-        key = (part.subject, budget.pattern if isinstance(budget, Budget) else Pixels())
+        key = (part.subject, part.attack.budget.pattern)
         counts[key] = counts.get(key, 0) + part.passes
     subjects = {part.subject for part in plan.parts}
     seconds = sum(subject.seconds(pattern, count) for (subject, pattern), count in counts.items())

@@ -8,19 +8,9 @@ from sparsepgd import options
 from sparsepgd.baselines import PGD0
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search import SparsePGD
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
-COLUMNS = {  # attacks as the paper's tables call them
-    "CS": "corner-search",
-    "RS": "rs",
-    "SF": "sparse-fool",
-    "PGD0": "pgd0",
-    "SAIF": "saif",
-    "LOAP": "loap",
-    "sPGD_p": "spgd-projected",
-    "sPGD_u": "spgd-unprojected",
-}
 SAA = ("sPGD_u", "sPGD_p", "RS")  # the members of sAA: what it breaks is what one of them breaks
 OWN_LENGTH = ("sPGD_u", "sPGD_p", "RS")  # the others have passes
 
@@ -37,16 +27,15 @@ class Scale:
     epochs: int  # of the networks that a recipe trains
     training_images: int
 
-    def attack(self, column: str, budget: Budget) -> Member:
+    def attack(self, column: str, budget: Budget) -> Attacker:
         """An attack by its name in the paper's tables."""
-        name = COLUMNS[column]
         if column in OWN_LENGTH:
-            return options.attack(name, budget, self.steps, queries=self.queries)
+            return options.attack(column, budget, self.steps, queries=self.queries)
         if self.passes is None:
-            return options.preset(name, budget, "paper")
-        return options.at_cost(name, budget, self.passes)
+            return options.preset(column, budget, "paper")
+        return options.at_cost(column, budget, self.passes)
 
-    def cost(self, column: str, attack: Member) -> int:
+    def cost(self, column: str, attack: Attacker) -> int:
         """About how many passes of the model an image takes at most."""
         return passes(attack) if column in OWN_LENGTH or self.passes is None else self.passes
 
@@ -75,7 +64,6 @@ def scale(name: str) -> Scale:
     return SCALES[name]
 
 
-def passes(attack: Member) -> int:
+def passes(attack: Attacker) -> int:
     """The most passes of the model for an image, forwards and backwards together: an upper estimate."""
-    points = int(getattr(attack, "evaluations", 1))
-    return 2 * points if getattr(attack, "needs_gradient", True) else points
+    return attack.evaluations * (1 + attack.needs_gradient)

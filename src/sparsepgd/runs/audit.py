@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.problem import Untargeted
-from sparsepgd.problem.checks import check_labels
+from sparsepgd.problem.checks import check_counts, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
@@ -25,7 +25,6 @@ from sparsepgd.runs import identity
 from sparsepgd.runs.chunks import PLACES, decoded
 from sparsepgd.runs.folders import load, load_adversarial
 from sparsepgd.runs.records import Row
-from sparsepgd.search.attack import check_counts
 from sparsepgd.threat import LEVELS, Budget
 
 TIE = 1e-4  # of the image's largest logit: classes as close as this may change places with device and batch

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from sparsepgd.atomic import write
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import FolderError, SourceError, UnsupportedError
 from sparsepgd.problem import Result, Untargeted
-from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
-from sparsepgd.problem.shapes import seen_as_images, shape_of
-from sparsepgd.runs.identity import digest, model_digest
+from sparsepgd.problem.result import untouched
+from sparsepgd.problem.shapes import seen_as_images
+from sparsepgd.runs.identity import model_digest
 from sparsepgd.search.anneal import SparseAnneal
-from sparsepgd.search.attack import check_counts
-from sparsepgd.search.ensemble import Member, SparseAutoAttack, for_rows, merge, untouched
+from sparsepgd.search.cascade import Stage, cascade, survivors, verified
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.loop import Progress
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
 
@@ -60,7 +61,7 @@ class AutoAttack:
         device: torch.device | str | None = None,  # where the model is; left out: where the images are
         log_path: str | Path | None = None,
         verbose: bool = True,
-        attacks_to_run: Sequence[str | Member] = (),
+        attacks_to_run: Sequence[str | Attacker] = (),
         steps: int = 10_000,
         queries: int = 10_000,
         logits: Callable[[Any], Tensor] | None = None,
@@ -77,7 +78,7 @@ class AutoAttack:
         self.seed = None if seed is None else check_seed(seed)
         self.verbose, self.log_path = verbose, log_path
         self.ensemble = SparseAutoAttack(Budget(20 if k is None else k, pattern or Pixels(), eps), steps, queries)
-        self.attacks_to_run: list[str | Member] = list(attacks_to_run)
+        self.attacks_to_run: list[str | Attacker] = list(attacks_to_run)
         self.result: Result | None = None  # of the last evaluation, with counters and losses
         self.set_version(version)
 
@@ -101,7 +102,8 @@ class AutoAttack:
     ) -> Tensor | Labelled:
         """Adversarial images, clean where none was found, and, if asked for, what the model says of them.
 
-        With ``state_path`` every finished attack is kept there, and the same call takes up after the last of them.
+        ``state_path`` is a folder: the evaluation is a run like those of ``spgd evaluate``, kept there chunk by chunk,
+        and the same call goes on after the last of them.
         """
         x, y = self._gather(x_orig, y_orig, bs)
         result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
@@ -152,32 +154,66 @@ class AutoAttack:
     def _evaluate(self, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int, path: Path | None) -> Result:
         started = time.monotonic()
         self._log(f"using {self.version} version including {', '.join(ensemble.names)}")
-        configuration = self._configuration(ensemble, x, y) if path else {}
-        finished, result = _load(path, configuration, x.device) if path else ([], None)
-        result = untouched(x, y, self._clean(x, y, bs)) if result is None else result
+        result = untouched(x, y, self._clean(x, y, bs))
+        accuracy = [result.clean_accuracy]
         self._log(f"initial accuracy: {result.clean_accuracy:.2%}")
-        for name, member in list(zip(ensemble.names, ensemble.members, strict=True))[len(finished) :]:
-            before = result
-            for rows in torch.split(before.robust.nonzero()[:, 0], CHUNK * int(bs)):
-                result = merge(result, rows, self._run(member, x, y, rows, bs), name) if len(rows) else result
-            gain = before.robust_accuracy - result.robust_accuracy
-            if finished and gain > SUSPICIOUS and not getattr(member, "needs_gradient", True):
+
+        def done(number: int, left: float) -> None:
+            name, gain, spent = ensemble.names[number], accuracy[-1] - left, time.monotonic() - started
+            if number and gain > SUSPICIOUS and not ensemble.members[number].needs_gradient:
                 self._log(MASKED.format(name=name, gain=gain))
-            finished.append(name)
-            if path:
-                _save(path, configuration, finished, result)
-            spent = time.monotonic() - started
-            self._log(f"robust accuracy after {name.upper()}: {result.robust_accuracy:.2%} (total time {spent:.1f} s)")
+            accuracy.append(left)
+            self._log(f"robust accuracy after {name.upper()}: {left:.2%} (total time {spent:.1f} s)")
+
+        if path is None:
+            named = zip(ensemble.names, ensemble.members, strict=True)
+            stages = [Stage(partial(self._run, one, x, y, bs), one.evaluations, name) for name, one in named]
+            result = cascade(
+                result, stages, survivors, verified, size=CHUNK * int(bs),
+                after=lambda number, now: done(number, now.robust_accuracy),
+            )  # fmt: skip
+        else:
+            result = self._in_folder(path, ensemble, x, y, bs)
+            for number, name in enumerate(ensemble.names):
+                done(number, ensemble.history(result)[name])
         most = int(result.groups[result.fooled].max()) if bool(result.fooled.any()) else 0
         self._log(f"max {ensemble.budget.pattern.unit} changed: {most} of {ensemble.budget.k}")
         self._log(f"robust accuracy: {result.robust_accuracy:.2%}")
         self.result = result
         return result
 
-    def _run(self, member: Member, x: Tensor, y: Tensor, rows: Tensor, bs: int) -> Result:
+    def _in_folder(self, path: Path, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int) -> Result:
+        """The evaluation as a run in a folder, which goes on where it was."""
+        from sparsepgd.runs import runs
+        from sparsepgd.runs.folders import Folder, load_adversarial
+
+        if model_digest(self.model) is None:
+            raise UnsupportedError(
+                "state_path with a model that is just a function, which cannot be told from another one when the "
+                "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
+            )
+        if path.is_file():
+            raise FolderError(f"{path} is a file; the state of an evaluation is a folder: choose another state_path")
+        begun = Folder(path).head() if self.seed is None else None
+        seed = begun.configuration["seed"] if begun else time.time_ns() if self.seed is None else self.seed
+        model = self.model if self.logits is None else Extracted(self.model, self.logits)
+        record = runs.run(path, ensemble, model, (x, y), seed=seed, chunk=CHUNK * int(bs), batch_size=int(bs))
+        x_adv = load_adversarial(path)["x_adv"].to(x.device)
+        loss = [math.nan if row.loss is None else row.loss for row in record.rows]
+        columns = {
+            field.name: torch.tensor([getattr(row, field.name) for row in record.rows], device=x.device)
+            for field in fields(Result)
+            if field.name not in ("x_adv", "loss", "broken_by")
+        }
+        by = tuple(row.broken_by for row in record.rows)
+        return Result(x_adv, loss=torch.tensor(loss, dtype=x.dtype, device=x.device), broken_by=by, **columns)
+
+    def _run(self, member: Attacker, x: Tensor, y: Tensor, bs: int, rows: Tensor, report: Progress) -> Result:
         device, seed = self.device or x.device, time.time_ns() if self.seed is None else self.seed
-        options = {"seed": seed, "logits": self.logits, "index": rows, "batch_size": bs}
-        return for_rows(member, rows)(self.model, x[rows].to(device), y[rows].to(device), **options)
+        images, labels = x[rows].to(device), y[rows].to(device)
+        return member.for_rows(rows)(
+            self.model, images, labels, seed=seed, logits=self.logits, index=rows, batch_size=bs
+        )
 
     def _clean(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """The logits of the clean images, on their device."""
@@ -197,53 +233,16 @@ class AutoAttack:
             with Path(self.log_path).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    def _configuration(self, ensemble: SparseAutoAttack, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """All that decides the result, as JSON."""
-        budget, known = ensemble.budget, model_digest(self.model)
-        if known is None:
-            raise UnsupportedError(
-                "state_path with a model that is just a function, which cannot be told from another one when the "
-                "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
-            )
-        members = [repr(one) if is_dataclass(one) else one.name for one in ensemble.members]
-        masks = [one.budget.allowed for one in ensemble.members if hasattr(one, "budget")]
-        return {
-            "k": budget.k,
-            "pattern": f"{budget.pattern!r} {digest(*budget.resolve(shape_of(x)).incidence)[:16]}",
-            "eps": budget.eps,
-            "seed": self.seed,
-            "attacks": members,
-            "images": digest(x, y, *(mask for mask in masks if mask is not None))[:16],
-            "model": f"{type(self.model).__name__} {known[:16]}",
-        }
 
+class Extracted(nn.Module):
+    """A model with the way to its logits inside."""
 
-def _load(path: Path, here: dict[str, Any], device: torch.device) -> tuple[list[str], Result | None]:
-    """The finished attacks and the result after them."""
-    if not path.exists():
-        return [], None
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        there, finished = dict(kept["configuration"]), list(kept["finished"])
-        tensors = load_file(path.parent / kept["tensors"], device=str(device))
-        result = Result(**tensors, broken_by=tuple(kept["broken_by"]))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise SourceError(f"{path} is no state of an evaluation: {error!r}; delete it to start anew") from None
-    differ = [f"{key} is {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
-    if differ:
-        raise UnsupportedError(f"{path} is of another evaluation: {'; '.join(differ)}; choose another state_path")
-    return finished, result
+    def __init__(self, model: Model, logits: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.model, self.logits = model, logits
 
-
-def _save(path: Path, configuration: dict[str, Any], finished: list[str], result: Result) -> None:
-    """Every save has its own file of tensors, and the JSON file that names it is replaced at once: one is whole."""
-    tensors = [path.with_name(f"{path.stem}-{count}.safetensors") for count in (len(finished) - 1, len(finished))]
-    whole = {name: value.contiguous().clone() for name, value in vars(result).items() if isinstance(value, Tensor)}
-    write(tensors[1], save(whole))
-    state = {"configuration": configuration, "finished": finished, "tensors": tensors[1].name}
-    text = json.dumps(state | {"broken_by": result.broken_by}, indent=1)
-    write(path, text.encode())
-    tensors[0].unlink(missing_ok=True)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.model(x))
 
 
 def _found(result: Result, x: Tensor, labels: bool) -> Tensor | Labelled:

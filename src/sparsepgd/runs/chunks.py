@@ -18,9 +18,9 @@ from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.runs.records import Chunk, Part, Row
-from sparsepgd.search.ensemble import Member, for_rows
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import LEVELS, Budget
+from sparsepgd.threat import LEVELS
 
 FINE = 1000  # units of progress in an image
 TOGETHER = 64  # images that the model is asked about at a time, if the caller has no wish
@@ -31,7 +31,7 @@ PLACES = 6  # decimal ones of a confidence
 class Task:
     """What is attacked, how."""
 
-    attack: Member  # a dataclass, if its hyper-parameters are to be told apart
+    attack: Attacker
     model: Model
     x: Tensor
     y: Tensor
@@ -40,41 +40,27 @@ class Task:
     engine: Engine | None
     progress: Progress | None
 
-    @property
-    def quantize(self) -> bool:
-        return bool(getattr(self.attack, "quantize", False))
-
-    @property
-    def allowed(self) -> Tensor | None:
-        budget = getattr(self.attack, "budget", None)
-        return budget.allowed if isinstance(budget, Budget) else None
-
-    def part(self, start: int, stop: int) -> Member:
-        """The attack for these images: of masks with one for each image, those."""
-        return for_rows(self.attack, torch.arange(start, stop))
-
 
 def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) -> tuple[Chunk, Tensor]:
     """One chunk: its rows, and its adversarial images as they are stored."""
     begun = time.perf_counter()
     index = torch.arange(start, stop, device=task.x.device)
-    engine = {} if task.engine is None else {"engine": task.engine}  # others' attacks need not know it
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = task.part(start, stop)(
+        result = task.attack.for_rows(index)(
             task.model,
             task.x[start:stop],
             task.y[start:stop],
             seed=task.seed,
             index=index,
             batch_size=task.batch_size,
+            engine=task.engine,
             progress=_report(task, start, stop, fooled),
-            **engine,
         )
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
     rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
     chunk = Chunk(run=run_id, images="", part=part, rows=rows, warnings=tuple(_kept(caught, part)))
-    return chunk, _stored(result.x_adv, task.quantize)
+    return chunk, _stored(result.x_adv, task.attack.quantize)
 
 
 def _stored(x: Tensor, quantize: bool) -> Tensor:
@@ -131,9 +117,9 @@ def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[flo
 
 def image_file(task: Task, parts: list[Tensor]) -> bytes:
     """The content of adversarial.safetensors: enough to check every claim without anything else but the model."""
-    tensors = {"x": _stored(task.x, task.quantize), "x_adv": torch.cat(parts), "y": task.y.cpu()}
-    if task.allowed is not None:
-        tensors["allowed"] = task.allowed.cpu().contiguous()
+    tensors = {"x": _stored(task.x, task.attack.quantize), "x_adv": torch.cat(parts), "y": task.y.cpu()}
+    if (allowed := task.attack.budget.allowed) is not None:
+        tensors["allowed"] = allowed.cpu().contiguous()
     return save_tensors(tensors)
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sparsepgd.atomic import write
-from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
@@ -99,9 +99,7 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.path)
         except BlockingIOError:
-            raise UnsupportedError(
-                f"another process works in {self.path}; wait for it or choose another --out"
-            ) from None
+            raise FolderError(f"another process works in {self.path}; wait for it or choose another --out") from None
         except OSError as error:
             raise SourceError(f"{self.path} cannot be used: {error.strerror}; choose another --out") from None
         try:

@@ -22,8 +22,8 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.distributed import Workers
-from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
-from sparsepgd.problem.checks import check_images, check_labels
+from sparsepgd.errors import FolderError, SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.problem.checks import check_counts, check_images, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, working_device
 from sparsepgd.problem.shapes import seen_as_images
@@ -31,9 +31,9 @@ from sparsepgd.runs import identity
 from sparsepgd.runs.chunks import FINE, Task, attack_chunk, image_file
 from sparsepgd.runs.folders import Folder, load_adversarial, sha256
 from sparsepgd.runs.records import About, Chunk, Head, Record
-from sparsepgd.search.attack import check_counts
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker, adopted
 from sparsepgd.search.loop import Progress
+from sparsepgd.threat import Budget
 
 CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
 ALONE = Workers()
@@ -41,7 +41,7 @@ ALONE = Workers()
 
 def run(
     folder: str | Path | None,
-    attack: Member,
+    attack: Attacker,
     model: Model,
     data: tuple[Tensor, Tensor],
     config: Mapping[str, str] | None = None,
@@ -65,14 +65,16 @@ def run(
     `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
     `about`: the names of the classes and the command line, for readers of the record; left out, the names that
-    `data` has, if it is of `load_data`.
+    `data` has, if it is of `load_data`. An attack that somebody else wrote is a dataclass, if its hyper-parameters are
+    to be told apart.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
-    check_images(seen_as_images(data[0], getattr(attack, "budget", None)), bool(getattr(attack, "quantize", False)))
+    attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
+    check_images(seen_as_images(data[0], attacker.budget), attacker.quantize)
     check_counts(batch_size=batch_size)
     x, y = data[0].detach(), check_labels(data[1], data[0])
     size = chunk_size(len(x), chunk, workers.world, working_device(model, x))
-    task = Task(attack, model, x, y, seed, batch_size, engine, progress if workers.first else None)
+    task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
     if folder is None and workers.world > 1:
         raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
@@ -84,7 +86,7 @@ def run(
         found = workers.share(lambda: _opened(place, task, configuration, about, named="model" in (config or {})))
         other = identity.differences(found.configuration, configuration)
         if other := other or identity.other_answers(found.answers, model, x):
-            raise UnsupportedError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
+            raise FolderError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
         if isinstance(found, Record):
             return _only_read(found, _environment(task))
         return _go_on(place, task, found, size, stop, workers)
@@ -154,13 +156,11 @@ def _found(place: Folder, task: Task, configuration: identity.Plain, named: bool
     if not isinstance(found, Record) and not place.images_done():
         return None
     if not other:
-        raise UnsupportedError(
+        raise FolderError(
             f"{place.path} holds a run of a model that is just a function, which cannot be told from any other one; "
             'name the model for its record, config={"model": ...}, or choose another folder'
         )
-    raise UnsupportedError(
-        f"{place.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
-    )
+    raise FolderError(f"{place.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
 
 
 def _go_on(

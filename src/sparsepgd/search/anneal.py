@@ -16,19 +16,20 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
-from sparsepgd.search.attack import check_counts
 from sparsepgd.search.loop import Aim, Images, Keeps
 from sparsepgd.search.moves import column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
 
 @dataclass(frozen=True)
-class Habit:
+class CycleSettings:
     """How cycles are made; the values were chosen on held-out training images."""
 
     starts: int  # cycles that begin at the clean image
@@ -36,18 +37,18 @@ class Habit:
     growth: float  # and by how much that of each further one is larger
     span: float  # later first steps: that of the start which found the best point, times 1 / span to span
     decay: float  # the last step of a cycle as a share of its first
-    lengths: tuple[int, int]  # steps of a cycle, drawn evenly; the smaller for starts
+    length: int  # steps of a cycle
     widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
     hold: float = 0.6  # the share of its steps after which it has come down to k groups
     noise: float = 0.0  # the largest uniform noise that is added to the best point
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
 
 
-ANNEALED = Habit(
-    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, lengths=(10, 10), widths=(3.0, 40.0), noise=0.08, barred=0.2
+ANNEALED = CycleSettings(
+    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, length=10, widths=(3.0, 40.0), noise=0.08, barred=0.2
 )
-MOVED = Habit(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, lengths=(10, 10))  # of groups that overlap
-PART = 128  # the first cycle of a search for the fewest groups comes down to this part of all,
+MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
+PART = 128  # the first cycle of a minimum-norm search comes down to this part of all groups,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
 
@@ -83,21 +84,24 @@ class State:
     best: Point  # of all points within the limit, the one with the largest margin
     margin: Tensor  # (B,), of it; -inf: there is none yet
     size: Tensor  # (B,), the first step of the start that found the best point
-    limit: Tensor  # (B,), groups: those of the budget; in a search for the fewest, one fewer than the last success has
+    limit: Tensor  # (B,), groups: those of the budget; in a minimum-norm search one fewer than the last success has
+    proven: Tensor  # (B,), the limit after the last success that full precision confirmed
     cycle: Cycle
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class SparseAnneal(Stepwise[State]):
     """White box, for every budget. There is nothing to set but ``steps``: how many gradients are taken for each image,
     in all cycles together, the first of them at the clean image. A run of at least one cycle is the beginning of
     every longer run, so more steps never hurt.
 
-    ``early_stop=False`` looks for the fewest groups: after each success it goes on with fewer, and the last success is
+    ``early_stop=False`` is a minimum-norm search: after each success it goes on with fewer, and the last success is
     the result (`result.groups`). Points are compared by their margin; cycles ascend the margin, the DLR and the
     cross-entropy in turn.
     """
 
+    name: ClassVar[str] = "anneal"
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000
@@ -111,10 +115,6 @@ class SparseAnneal(Stepwise[State]):
             raise UnsupportedError(f"steps={self.steps}; the first is taken at the clean image: use at least 2")
 
     @property
-    def name(self) -> str:
-        return "anneal"
-
-    @property
     def evaluations(self) -> int:
         return self.steps
 
@@ -124,14 +124,15 @@ class SparseAnneal(Stepwise[State]):
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
-        habit, clean = habit_of(threat), _clean(threat, images)
-        length = min(min(habit.lengths), self.steps - 1)
+        settings, clean = settings_for(threat), _clean(threat, images)
+        length = min(settings.length, self.steps - 1)
         whole = self.early_stop or threat.overlapping
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
-        wide, size = number + max(habit.widths), number + habit.size
+        wide, size = number + max(settings.widths), number + settings.size
         cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number)
         now, count = self._support(threat, images, clean, cycle, noise)
-        return State(now, count, clean, number - torch.inf, size, zero + self.budget.k, cycle)
+        limit = zero + self.budget.k
+        return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
@@ -159,6 +160,11 @@ class SparseAnneal(Stepwise[State]):
         now, count = self._support(threat, images, now, cycle, noise)
         return dataclasses.replace(state, now=now, count=count, cycle=cycle)
 
+    def judged(self, state: State, real: Tensor, denied: Tensor) -> State:
+        """A success that is denied does not count: as many groups are allowed as before it."""
+        proven = torch.where(real, state.limit, state.proven)
+        return dataclasses.replace(state, proven=proven, limit=torch.where(denied, proven, state.limit))
+
     def _within(self, state: State) -> Tensor:
         """(B,) bool: whether the point is within the limit, and not the clean image."""
         return (state.count > 0) & (state.count <= state.limit)
@@ -169,11 +175,11 @@ class SparseAnneal(Stepwise[State]):
             state,
             best=choose(better, state.now, state.best),
             margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
-            size=torch.where(better & (state.cycle.number < habit_of(threat).starts), state.cycle.size, state.size),
+            size=torch.where(better & (state.cycle.number < settings_for(threat).starts), state.cycle.size, state.size),
         )
 
     def _with_fewer(self, threat: Threat, images: Images, state: State, solved: Tensor) -> State:
-        """In a search for the fewest groups: after a success, (B,) bool, the search goes on from it with fewer."""
+        """In a minimum-norm search: after a success, (B,) bool, the search goes on from it with fewer."""
         used = ((threat.gather(images.clip(state.now.delta).abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
         return dataclasses.replace(
             state,
@@ -184,22 +190,23 @@ class SparseAnneal(Stepwise[State]):
 
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
-        habit, number = habit_of(threat), state.cycle.number + 1
-        (short, long), (narrow, wide), start = habit.lengths, habit.widths, number < habit.starts
-        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (6,)).unbind(1)
+        settings, number = settings_for(threat), state.cycle.number + 1
+        (narrow, wide), start = settings.widths, number < settings.starts
+        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
         k = state.limit
         if not (self.early_stop or threat.overlapping):
             fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[4])).long()
             k = torch.where(k < self.budget.k, fewer, k)
+        later = state.size * settings.span ** (2 * draws[1] - 1)
         return Cycle(
             number,
             k=k.clamp(min=1),
             t=torch.zeros_like(number),
-            length=torch.where(start | (draws[5] < 0.5), short, long),
+            length=torch.full_like(number, settings.length),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
-            size=torch.where(start, habit.size * habit.growth**number, state.size * habit.span ** (2 * draws[1] - 1)),
-            noise=habit.noise * draws[2],
-            barred=habit.barred * draws[3],
+            size=torch.where(start, settings.size * settings.growth**number, later),
+            noise=settings.noise * draws[2],
+            barred=settings.barred * draws[3],
         )
 
     def _disturb(
@@ -217,13 +224,13 @@ class SparseAnneal(Stepwise[State]):
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
             point = Point(delta, state.best.v)
-        start = (cycle.number < habit_of(threat).starts) & (state.limit == self.budget.k)
+        start = (cycle.number < settings_for(threat).starts) & (state.limit == self.budget.k)
         return choose(start, _clean(threat, images), Point(images.clip(point.delta), point.v))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
-        size = self.budget.eps * cycle.size * habit_of(threat).decay ** (cycle.t / cycle.length)
+        size = self.budget.eps * cycle.size * settings_for(threat).decay ** (cycle.t / cycle.length)
         delta = now.delta + column(size) * direction(threat, g)
         if not threat.overlapping:
             return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
@@ -238,16 +245,16 @@ class SparseAnneal(Stepwise[State]):
         some that are barred."""
         if threat.overlapping:
             return point, point.v.flatten(1).sum(1).long()
-        habit = habit_of(threat)
-        left = (1 - cycle.t / (habit.hold * cycle.length)).clamp(min=0)
+        settings = settings_for(threat)
+        left = (1 - cycle.t / (settings.hold * cycle.length)).clamp(min=0)
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
-        most = math.ceil(max(habit.widths) * self.budget.k)
+        most = math.ceil(max(settings.widths) * self.budget.k)
         v = threat.top_k(threat.gather(point.delta * images.clip(point.delta)) * free, images.usable, count, most)
         return Point(point.delta * (threat.expand(v) > 0), v), count
 
 
-def habit_of(threat: Threat) -> Habit:
+def settings_for(threat: Threat) -> CycleSettings:
     return MOVED if threat.overlapping else ANNEALED
 
 

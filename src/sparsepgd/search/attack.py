@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError, VerificationWarning
-from sparsepgd.problem.checks import check_classes, check_images, check_index, check_labels, check_shape
+from sparsepgd.problem.checks import check_index, check_shape
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.oracle import Evaluator, Model, Oracle, borrowed, working_device
 from sparsepgd.problem.result import Result
 from sparsepgd.problem.rows import select
 from sparsepgd.problem.shapes import of_any_shape
 from sparsepgd.problem.verify import verify
+from sparsepgd.search.contract import Attacker, Call
 from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Threat
@@ -32,7 +32,7 @@ from sparsepgd.threat import Budget, Threat
 class Task:
     """What an attack is to do: fool the model on images that do not meet the goal by themselves."""
 
-    oracle: Oracle  # answers in full precision
+    oracle: Evaluator  # answers in full precision
     threat: Threat  # on the device that does the work
     waiting: Waiting
     noise: Noise
@@ -47,20 +47,29 @@ class Found:
 
     x_adv: Tensor  # (B, C, H, W)
     loss: Tensor  # (B,)
+    fooled: Tensor  # (B,) bool
     steps: Tensor  # (B,) int64, updates until success, or all of them
     forwards: Tensor  # (B,) int64
     backwards: Tensor  # (B,) int64
 
+    @classmethod
+    def none(cls, waiting: Waiting) -> Found:
+        """Before any search."""
+        zero = torch.zeros_like(waiting.y)
+        return cls(waiting.x.clone(), waiting.clean_loss.clone(), zero.bool(), zero, zero, zero)
+
 
 @dataclass(frozen=True, eq=False)
-class Attack(ABC):
-    """The base of all attacks: the checks before, the verification after. What lies between is `search`.
+class Attack(Attacker):
+    """The base of single attacks: `search` makes claims, and they are verified.
 
     The state of a search is float32; the model is given, and the result has, the dtype of x.
     """
 
-    needs_gradient: ClassVar[bool] = True  # False: a black box, for which the model may be any callable
-    minimum_norm: ClassVar[bool] = False  # True: without early_stop it looks for the fewest groups within the budget
+    needs_gradient: ClassVar[bool] = True
+    minimum_norm: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 2  # of the model for an image, forwards and backwards together
+    points_besides: ClassVar[int] = 0  # that are tried before the first step or after the last
 
     budget: Budget
     _: KW_ONLY
@@ -72,15 +81,21 @@ class Attack(ABC):
         check_budget(self.budget)
         check_loss(self.loss)
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What tables and records call the attack."""
+    @classmethod
+    def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
+        """With so many steps, or so many queries if it is a black box."""
+        return cls(budget, steps if cls.needs_gradient else queries, **settings)  # type: ignore[call-arg, arg-type]
 
-    @property
-    @abstractmethod
-    def evaluations(self) -> int:
-        """The most points that are tried for an image."""
+    @classmethod
+    def quick(cls, budget: Budget) -> Self:
+        """For seconds."""
+        return cls.of_length(budget, 60, 300)
+
+    @classmethod
+    def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
+        """With about so many passes of the model for an image, in one attempt."""
+        steps = max(passes // cls.passes_per_step - cls.points_besides, 1)
+        return cls.of_length(budget, steps, steps, **settings)
 
     @abstractmethod
     def search(self, task: Task) -> Found:
@@ -90,51 +105,15 @@ class Attack(ABC):
     def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """The points (B, C, H, W) found for a batch that stays whole, for training."""
 
-    @of_any_shape
-    def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        seed: int = 0,
-        goal: Goal | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
-        index: Tensor | None = None,
-        batch_size: int | None = None,
-        engine: Engine | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
-        """Attack every image that does not meet the goal by itself, and verify what was found.
-
-        `goal`: Untargeted() unless given. `logits`: picks the logits out of the model's output.
-        `index`: (B,) numbers that name the images to the random numbers, 0 to B - 1 unless given, so that
-        a data set can be attacked in parts with the same result. `batch_size`: images on the device at a
-        time. `engine`: precision and compiled code of the search. `progress`: called with (evaluations done, at
-        most, images fooled).
-        The images may stay on the host while the model is on a GPU; the result is where the images are.
-        Calls from several threads are run one after the other.
-        """
-        check_images(x, self.quantize)
-        check_counts(batch_size=batch_size)
-        check_kinds(goal, engine)
-        y = check_labels(y, x)
-        device = working_device(model, x)
-        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
-        if not len(x):
-            return _empty(x, y)
-        x = x.detach().clone() if x.is_inference() else x.detach()
-        size = int(batch_size or usual_batch(x, device))
-        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, device)
-        with borrowed(model, device):
-            clean = oracle.answers(x, size)
-            check_logits(clean)
-            check_classes(y, clean.shape[1])
-            waiting = queue(threat, oracle, x, y, clean, index)
-            rows = (~oracle.goal.reached(clean, y, waiting.label)).nonzero()[:, 0]
-            chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=x.device))
-            found = self.search(Task(oracle, threat, chosen, Noise(seed), size, engine or Engine(), progress))
-            return self._result(oracle, x, y, waiting.label, clean, rows, found, size)
+    def run(self, call: Call) -> Result:
+        oracle = call.oracle(self.loss)
+        threat = self.budget.resolve((call.x.shape[1], call.x.shape[2], call.x.shape[3]), call.device)
+        waiting = queue(threat, oracle, call.x, call.y, call.clean, call.index)
+        rows = (~oracle.goal.reached(call.clean, call.y, waiting.label)).nonzero()[:, 0]
+        chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
+        engine = call.engine or Engine()
+        found = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
+        return self._result(oracle, call, waiting.label, rows, found)
 
     def perturb(
         self,
@@ -180,17 +159,9 @@ class Attack(ABC):
         wrong = clean.argmax(1) != y
         return torch.where(wrong[:, None, None, None], x, x_adv)
 
-    def _result(
-        self,
-        oracle: Oracle,
-        x: Tensor,
-        y: Tensor,
-        label: Tensor,
-        clean: Tensor,
-        rows: Tensor,
-        found: Found,
-        size: int,
-    ) -> Result:
+    def _result(self, oracle: Oracle, call: Call, label: Tensor, rows: Tensor, found: Found) -> Result:
+        """What was found, verified."""
+        x, y, size = call.x, call.y, call.size
         x_adv = x.index_copy(0, rows, found.x_adv)
         verdict = verify(oracle, self.budget, x, x_adv, y, label, quantize=self.quantize, batch_size=size)
         if not bool(verdict.within.all()):
@@ -205,7 +176,7 @@ class Attack(ABC):
         fooled = verdict.reached & torch.zeros_like(verdict.reached).index_fill(0, rows, True)
         counted = (torch.zeros_like(y).index_copy(0, rows, of) for of in (found.steps, found.forwards, found.backwards))
         steps, forwards, backwards = counted
-        said = clean.argmax(1)
+        said = call.clean.argmax(1)
         return Result(
             x_adv=x_adv,
             fooled=fooled,
@@ -224,47 +195,11 @@ class Attack(ABC):
 
 def queue(threat: Threat, oracle: Oracle, x: Tensor, y: Tensor, clean: Tensor, index: Tensor | None) -> Waiting:
     """All images with what is known of them before the search; `clean` are the logits (B, classes)."""
-    place = torch.arange(len(x), device=x.device)
     label = oracle.goal.labels(y, clean.shape[1])
     loss = oracle.goal.loss(clean, label, oracle.loss)
-    allowed, usable = threat.masks(len(x), x.device) or (None, None)
-    return Waiting(x, y, label, loss, check_index(index, y), place, allowed, usable)
+    return Waiting.of(threat, x, y, clean_loss=loss, index=check_index(index, y), label=label)
 
 
 def check_budget(budget: Budget) -> None:
     if not isinstance(budget, Budget):
         raise UnsupportedError(f"budget={budget!r}; expected a Budget, e.g. Budget(k=20)")
-
-
-def check_kinds(goal: Goal | None, engine: Engine | None) -> None:
-    if not isinstance(goal, Goal | None):
-        raise UnsupportedError(f"goal={goal!r}; expected a Goal, e.g. Untargeted() or Targeted(3)")
-    if not isinstance(engine, Engine | None):
-        raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
-
-
-def check_positive(**values: float | None) -> None:
-    """Every given hyper-parameter must be larger than zero."""
-    for name, value in values.items():
-        if value is not None and not (isinstance(value, Real) and value > 0):
-            raise UnsupportedError(f"{name}={value!r}; expected a number larger than 0")
-
-
-def check_counts(**values: int | None) -> None:
-    """Every given number of steps, images or the like must be an integer larger than zero; numpy's are taken too."""
-    for name, value in values.items():
-        if value is not None and not isinstance(value, Integral):
-            raise UnsupportedError(f"{name}={value!r}; expected an integer")
-    check_positive(**values)
-
-
-def usual_batch(x: Tensor, device: torch.device) -> int:
-    """Images at a time: 64 of 32x32 on a CPU, 1024 on a device; fewer where they are larger."""
-    most, entries = (64, 1 << 17) if device.type == "cpu" else (1024, 1 << 20)
-    return max(8, min(most, entries // (x.shape[2] * x.shape[3])))
-
-
-def _empty(x: Tensor, y: Tensor) -> Result:
-    none, zero = torch.zeros_like(y, dtype=torch.bool), torch.zeros_like(y)
-    nothing = x.new_zeros(0)
-    return Result(x.clone(), none, none, zero, zero, zero, zero, zero, nothing, zero, zero, ())

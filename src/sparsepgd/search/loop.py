@@ -7,13 +7,13 @@ and waiting ones take their place. Every decision in between is a tensor with on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.problem.oracle import Evaluation, Evaluator
 from sparsepgd.problem.rows import each
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
@@ -23,8 +23,8 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
-class Waiting:
-    """Images that are to be attacked, one row each, where the caller keeps them: a GPU need not hold them all."""
+class Known:
+    """Images with all that is known of them before the search, one row each."""
 
     x: Tensor  # (B, C, H, W)
     y: Tensor  # (B,)
@@ -32,30 +32,39 @@ class Waiting:
     clean_loss: Tensor  # (B,)
     index: Tensor  # (B,), names the image to the random numbers
     row: Tensor  # (B,), the place in what was found
-    allowed: Tensor | None  # (B, 1, H, W) bool, pixels that may change; None: all
     usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """The images under attack, on the device, with all that is fixed for them."""
+class Waiting(Known):
+    """Images that are to be attacked, where the caller keeps them: a GPU need not hold them all."""
 
-    x: Tensor  # (B, C, H, W)
-    y: Tensor  # (B,)
-    label: Tensor  # (B,), the class the loss speaks of
-    clean_loss: Tensor  # (B,)
-    index: Tensor  # (B,), names the image to the random numbers
-    row: Tensor  # (B,), the place in the result
+    allowed: Tensor | None  # (B, 1, H, W) bool, pixels that may change; None: all
+
+    @classmethod
+    def of(
+        cls, threat: Threat, x: Tensor, y: Tensor, *, clean_loss: Tensor, index: Tensor, label: Tensor | None = None
+    ) -> Waiting:
+        """`label`: y, unless given."""
+        allowed, usable = threat.masks(len(x), x.device) or (None, None)
+        place = torch.arange(len(x), device=x.device)
+        return cls(x, y, y if label is None else label, clean_loss, index, place, usable, allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class Images(Known):
+    """The images under attack, on the device, each with its box."""
+
     low: Tensor  # (B, C, H, W), the smallest value allowed
     high: Tensor  # (B, C, H, W), the largest
-    usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
 
     @classmethod
     def entering(cls, waiting: Waiting, threat: Threat, quantize: bool) -> Images:
-        """Waiting images on the device of the threat, with the box and the groups they leave to the adversary."""
+        """Waiting images on the device of the threat, with the box that they leave to the adversary."""
         now: Waiting = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
+        known = {field.name: getattr(now, field.name) for field in fields(Known)}
         low, high = threat.box(now.x, now.allowed, quantize)
-        return cls(now.x, now.y, now.label, now.clean_loss, now.index, now.row, low, high, now.usable)
+        return cls(**known, low=low, high=high)
 
     def clip(self, p: Tensor) -> Tensor:
         """The change p (B, C, H, W), so that the image stays in its box."""
@@ -108,6 +117,7 @@ class Search(Protocol[S]):
     def propose(self, threat: Threat, images: Images, state: S) -> Tensor: ...
     def aim(self, state: S) -> Aim: ...
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S: ...
+    def judged(self, state: S, real: Tensor, denied: Tensor) -> S: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +130,7 @@ class Slots(Generic[S]):
     step: Tensor  # (B,), evaluations done
 
 
-def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Best:
+def sweep(search: Search[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
     step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
@@ -129,7 +139,7 @@ def sweep(search: Search[S], oracle: Oracle, threat: Threat, images: Images, noi
     return live.best
 
 
-def nothing_found(images: Images | Waiting, evaluations: int) -> Best:
+def nothing_found(images: Known, evaluations: int) -> Best:
     step = torch.full_like(images.y, evaluations)
     return Best(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool), step)
 
@@ -144,7 +154,7 @@ class Step(Generic[S]):
     """One evaluation and one update of every slot, without a word to the host."""
 
     search: Search[S]
-    oracle: Oracle
+    oracle: Evaluator
     threat: Threat
     noise: Noise
     keeps: Keeps
@@ -168,10 +178,15 @@ class Step(Generic[S]):
         return Slots(images, state, record, now.step + 1)
 
     def _better(self, seen: Evaluation, best: Best) -> Tensor:
-        """(B,) bool: a success beats a failure, of two failures the larger loss is better, of two successes as told."""
-        larger = seen.loss > best.loss
+        """(B,) bool; of two successes as told."""
+        wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
         if self.keeps == "first":
-            return ~best.fooled & (seen.fooled | larger)
-        if self.keeps == "latest":
-            return seen.fooled | (~best.fooled & larger)
-        return torch.where(seen.fooled == best.fooled, larger, seen.fooled)
+            return wins & ~best.fooled
+        return wins | seen.fooled if self.keeps == "latest" else wins
+
+
+def better(fooled: Tensor, worth: Tensor, other_fooled: Tensor, other_worth: Tensor, ties: bool = False) -> Tensor:
+    """(B,) bool, whether a point is better than another one: a success beats a failure, among equals the larger worth
+    wins, for most the loss. `ties`: as much is enough."""
+    more = worth >= other_worth if ties else worth > other_worth
+    return torch.where(fooled == other_fooled, more, fooled)

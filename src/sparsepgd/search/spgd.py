@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.search.attack import check_counts, check_positive
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
@@ -44,6 +45,9 @@ class State:
     n: Tensor  # (B,), evaluations that found v unchanged since the last draw ("paper": and since v last changed)
 
 
+@registered(name="spgd-random", compared=False, gradient="random")
+@registered("sPGD_p", name="spgd-projected", gradient="projected")
+@registered("spgd", "sPGD_u", name="spgd-unprojected", gradient="unprojected")
 @dataclass(frozen=True, eq=False)
 class SparsePGD(Stepwise[State]):
     """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
@@ -53,6 +57,8 @@ class SparsePGD(Stepwise[State]):
     Shorter runs on structured patterns have a faster pace, see `default_pace`; it is fixed when the attack is made, so
     that dataclasses.replace(attack, steps=...) keeps it.
     """
+
+    points_besides: ClassVar[int] = 1
 
     steps: int = 10_000
     gradient: Literal["unprojected", "projected", "random"] = "unprojected"

@@ -13,11 +13,11 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.goals import Goal, Targeted, Untargeted
-from sparsepgd.problem.oracle import Evaluation, Oracle
+from sparsepgd.problem.oracle import Evaluation, Evaluator, Oracle, classifier
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import join, select
 from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.loop import Images
+from sparsepgd.search.loop import Images, better
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
 
@@ -32,12 +32,16 @@ class Questions:
     `rows` (N,) are places in the batch; an image may occur several times, or not at all.
     """
 
-    oracle: Oracle
+    oracle: Evaluator
     images: Images
     size: int  # points that the model is asked about at a time; halved where the memory does not suffice
     forwards: Tensor  # (B,) int64, counted here
     backwards: Tensor  # (B,) int64
     tell: Callable[[int], None] | None = None  # hears of every further points asked
+
+    @property
+    def classifier(self) -> Oracle:
+        return classifier(self.oracle)
 
     def evaluate(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
         """Loss, success and, if asked for, the gradient of the loss at the points x (N, C, H, W)."""
@@ -54,12 +58,12 @@ class Questions:
         """(N, classes)."""
         self._count(rows, 1, 0)
         with torch.no_grad():
-            return torch.cat(self._in_parts(lambda i: self.oracle.logits(x[i]), len(x)))
+            return torch.cat(self._in_parts(lambda i: self.classifier.logits(x[i]), len(x)))
 
     def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
         """What logits (N, classes) that are known already mean for the goal."""
-        y, label, goal = self.images.y[rows], self.images.label[rows], self.oracle.goal
-        loss = goal.loss(logits, label, self.oracle.loss)
+        y, label, goal = self.images.y[rows], self.images.label[rows], self.classifier.goal
+        loss = goal.loss(logits, label, self.classifier.loss)
         return Evaluation(torch.where(logits.isfinite().all(1), loss, -torch.inf), goal.reached(logits, y, label), None)
 
     def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
@@ -70,7 +74,7 @@ class Questions:
 
         def part(place: slice) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                point, said = self.oracle.traced(x[place])
+                point, said = self.classifier.traced(x[place])
                 wanted = values(said, place).unbind(1)
                 last = len(wanted) - 1
                 each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(wanted)]
@@ -94,7 +98,7 @@ class Questions:
 
 @dataclass(eq=False)
 class Claims:
-    """The best point of each image so far: a success beats a failure, among equals the larger worth wins."""
+    """The best point of each image so far, see `better`."""
 
     x_adv: Tensor  # (B, C, H, W)
     worth: Tensor  # (B,): the loss, unless the attack says something else, such as minus the pixels of a success
@@ -113,10 +117,10 @@ class Claims:
         most = torch.full_like(self.worth, -torch.inf).scatter_reduce(0, rows, rank, "amax")
         place = torch.where(rank == most[rows], torch.arange(len(rows), device=rows.device), len(rows))
         first = torch.full_like(hit, len(rows), dtype=torch.int64).scatter_reduce(0, rows, place, "amin")
-        better = ((hit & ~self.fooled) | ((hit == self.fooled) & (most > self.worth))) & (first < len(rows))
-        self.x_adv = torch.where(better[:, None, None, None], x[first.clamp(max=len(rows) - 1)], self.x_adv)
-        self.worth = torch.where(better, most, self.worth)
-        self.fooled = self.fooled | (better & hit)
+        wins = better(hit, most, self.fooled, self.worth) & (first < len(rows))
+        self.x_adv = torch.where(wins[:, None, None, None], x[first.clamp(max=len(rows) - 1)], self.x_adv)
+        self.worth = torch.where(wins, most, self.worth)
+        self.fooled = self.fooled | (wins & hit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +144,7 @@ class Standalone(Attack):
 
     def search(self, task: Task) -> Found:
         """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
-        self._check_goal(task.oracle.goal)
+        self._check_goal(task.oracle)
         waiting, fooled = task.waiting, 0
 
         def batch(place: slice) -> Found:
@@ -155,26 +159,23 @@ class Standalone(Attack):
             fooled += int(seen.fooled.sum())
             self._teller(task, place.stop, 0, fooled)(0)
             counted = (ask.forwards, ask.forwards, ask.backwards)
-            return Found(*(tensor.to(waiting.x.device) for tensor in (x_adv, seen.loss, *counted)))
+            return Found(*(tensor.to(waiting.x.device) for tensor in (x_adv, seen.loss, seen.fooled, *counted)))
 
         parts, _ = in_parts(batch, len(waiting.x), task.batch_size)
-        if not parts:
-            zero = torch.zeros_like(waiting.y)
-            return Found(waiting.x.clone(), waiting.clean_loss.clone(), zero, zero, zero)
-        return join(*parts)
+        return join(*parts) if parts else Found.none(waiting)
 
     def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        self._check_goal(oracle.goal)
+        self._check_goal(oracle)
         zero = torch.zeros_like(images.y)
         ask = Questions(oracle, images, TRIALS * len(images.x), zero, zero.clone())
         return self.attack_batch(ask, threat, images, noise)
 
-    def _check_goal(self, goal: Goal) -> None:
-        if not isinstance(goal, self.goals):
+    def _check_goal(self, oracle: Evaluator) -> None:
+        if isinstance(oracle, Oracle) and not isinstance(oracle.goal, self.goals):
             able = " or ".join(f"{goal.__name__}(...)" for goal in self.goals)
             kind = type(self).__name__
             raise UnsupportedError(
-                f"{kind} has no way to the goal {type(goal).__name__}; use {able}, or SparsePGD(budget)"
+                f"{kind} has no way to the goal {type(oracle.goal).__name__}; use {able}, or SparsePGD(budget)"
             )
 
     def _teller(self, task: Task, before: int, under_way: int, fooled: int) -> Callable[[int], None]:

@@ -51,23 +51,25 @@ class Stepwise(Attack, Generic[S]):
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S:
         """The state after an evaluation of the proposed points."""
 
+    def judged(self, state: S, real: Tensor, denied: Tensor) -> S:
+        """The state after full precision confirmed successes, (B,) bool, or denied them, of a search that goes on after
+        a success (`keeps` the latest)."""
+        return state
+
     def for_call(self, noise: Noise) -> Stepwise[S]:
         """The attack with all that is drawn once for a call decided."""
-        return self
-
-    def with_tables(self, threat: Threat) -> Stepwise[S]:
-        """The attack with what it looks up for images of one shape at hand."""
         return self
 
     def search(self, task: Task) -> Found:
         oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
         engine = self._engine(task)
         with engine.running(oracle.model, device) as model:
-            search = self.for_call(task.noise).with_tables(threat)
+            search = self.for_call(task.noise)
             best = run(search, oracle, threat, waiting, task.noise, task.batch_size, model, task.progress)
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
-        return Found(best.x_adv, best.loss, steps, tried, tried if self.needs_gradient else torch.zeros_like(tried))
+        back = tried if self.needs_gradient else torch.zeros_like(tried)
+        return Found(best.x_adv, best.loss, best.fooled, steps, tried, back)
 
     def _engine(self, task: Task) -> Engine:
         """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
@@ -84,8 +86,7 @@ class Stepwise(Attack, Generic[S]):
         oracle, device = task.oracle, task.threat.kernel.device
         x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
         with dataclasses.replace(engine, compile=False).running(oracle.model, device) as model:
-            quick = dataclasses.replace(oracle, model=model, scale=engine.scale)
-            ask = partial(quick.evaluate, gradient=self.needs_gradient)
+            ask = partial(oracle.running(model, engine.scale).evaluate, gradient=self.needs_gradient)
             parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
         seen = join(*parts)
         finite = seen.loss.isfinite()
@@ -94,4 +95,4 @@ class Stepwise(Attack, Generic[S]):
 
     def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """No value is read by the host, so that it can be recorded as a CUDA graph."""
-        return sweep(self.for_call(noise).with_tables(threat), oracle, threat, images, noise).x_adv
+        return sweep(self.for_call(noise), oracle, threat, images, noise).x_adv

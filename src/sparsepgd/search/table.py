@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import Running
-from sparsepgd.problem.oracle import Oracle
+from sparsepgd.problem.engine import METER, Meter, Running
+from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import join, select, tensors
 from sparsepgd.search.loop import Best, Images, Progress, Search, Slots, Step, Waiting, nothing_found, start
 from sparsepgd.search.noise import Noise
@@ -37,7 +37,7 @@ TRIAL = 50  # steps that show how many images hold out, before a model is compil
 
 def run(
     search: Search[S],
-    oracle: Oracle,
+    oracle: Evaluator,
     threat: Threat,
     waiting: Waiting,
     noise: Noise,
@@ -50,10 +50,9 @@ def run(
     The model as it is `running` is asked during the search, `oracle` confirms.
     """
     engine = running.engine
-    quick = dataclasses.replace(oracle, model=running, scale=engine.scale)
-    stepper: Stepper[Slots[S]] = Stepper(
-        Step(search, quick, threat, noise, search.keeps), bool(engine.graphs), engine.meter
-    )
+    quick = oracle.running(running, engine.scale)
+    step = Step(search, quick, threat, noise, search.keeps)
+    stepper: Stepper[Slots[S]] = Stepper(step, bool(engine.graphs), METER.get() or Meter())
     table = Table(search, oracle, threat, noise, waiting, stepper, slots)
     pace = Pace(LONGEST if table.apart else 1)
     total, done = len(waiting.x) * search.evaluations, 0
@@ -100,7 +99,7 @@ class Table(Generic[S]):
     """What `run` works on."""
 
     search: Search[S]
-    oracle: Oracle
+    oracle: Evaluator
     threat: Threat
     noise: Noise
     waiting: Waiting
@@ -162,7 +161,7 @@ class Table(Generic[S]):
         taken = now.images.row >= 0
         leaves = ((now.step >= self.search.evaluations) | (now.best.fooled & self.search.early_stop)) & taken
         if self.search.keeps == "latest":
-            self._secure(now)
+            self.live = now = self._secure(now)
         gone = self._survey(now, taken & ~leaves)
         if gone:
             self.leaving.append(select(now, leaves.nonzero()[:, 0]))
@@ -194,7 +193,7 @@ class Table(Generic[S]):
 
     def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
         """(B,) bool: whether these points are successes in full precision."""
-        real = self.oracle.goal.reached(self.oracle.answers(x_adv, self.slots), images.y, images.label)
+        real = self.oracle.confirmed(x_adv, images.y, images.label, self.slots)
         self.stepper.meter.denied += len(real) - int(real.sum())
         return real
 
@@ -206,16 +205,22 @@ class Table(Generic[S]):
         for into, of in zip(tensors(self.found), tensors(best), strict=True):
             into[row[news]] = of.to(into.device)[news]
 
-    def _secure(self, now: Slots[S]) -> None:
+    def _secure(self, now: Slots[S]) -> Slots[S]:
         """Of a search that goes on after a success, write down the new ones that are confirmed: the next may be
-        denied."""
+        denied. Those that are denied now are forgotten."""
         row = now.images.row.clamp(min=0).to(self.found.step.device)
         known = self.found.fooled[row] & (self.found.step[row] == now.best.step.to(row.device))
         fresh = (now.best.fooled & (now.images.row >= 0) & ~known.to(now.step.device)).nonzero()[:, 0]
-        if len(fresh):
-            best, images = select(now.best, fresh), select(now.images, fresh)
-            real = self._confirmed(images, best.x_adv).nonzero()[:, 0]
-            self._write(images.row[real], select(best, real))
+        if not len(fresh):
+            return now
+        images, none = select(now.images, fresh), torch.zeros_like(now.best.fooled)
+        held = self._confirmed(images, now.best.x_adv[fresh])
+        real, denied = none.index_copy(0, fresh, held), none.index_copy(0, fresh, ~held)
+        sure = real.nonzero()[:, 0]
+        self._write(now.images.row[sure], select(now.best, sure))
+        step = torch.where(denied, self.search.evaluations, now.best.step)
+        best = dataclasses.replace(now.best, fooled=now.best.fooled & ~denied, step=step)
+        return dataclasses.replace(now, state=self.search.judged(now.state, real, denied), best=best)
 
     def evaluations_left(self) -> int:
         """At most, for all who are at work or wait."""

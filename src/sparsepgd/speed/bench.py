@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.analysis.summary import wilson
-from sparsepgd.problem.engine import Engine, Meter, Precision
+from sparsepgd.problem.engine import Engine, Precision, metered
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.problem.result import Result
@@ -121,15 +121,15 @@ class Bench:
         first = self.once(attack, Engine(precision, compiled), self.seeds[0])[1]
         seconds, robust, memory = [], [], None
         for seed in self.seeds:
-            engine = Engine(precision, compiled, meter=Meter())
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            result, took = self.once(attack, engine, seed)
+            with metered() as meter:
+                result, took = self.once(attack, Engine(precision, compiled), seed)
             seconds.append(took)
             robust.append(int(result.robust.sum()))
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated()
-        meter, useful = engine.meter, int(result.forwards.sum())
+        useful = int(result.forwards.sum())
         us = 1e6 * seconds[-1] / max(useful, 1)
         work = "input gradient" if attack.needs_gradient else "forward"
         return Timed(

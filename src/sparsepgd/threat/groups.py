@@ -42,6 +42,9 @@ class Groups(Pattern):
         if not self.sets:
             raise PatternError("no groups at all; give at least one set of indices, e.g. Groups([[0, 1], [2]])")
 
+    def __hash__(self) -> int:  # quick: it is a key of tables that are looked up in every step
+        return hash((len(self.sets), self.sets[0], self.features))
+
     @classmethod
     def windows(cls, length: int, width: int, stride: int = 1) -> Groups:
         """Stretches of a signal of that length: ``windows(100, 5)`` are 96, each of five points in a row."""

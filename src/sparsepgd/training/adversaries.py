@@ -110,9 +110,8 @@ def one_step(
     """The point after one step from a random start. The model is asked once, not also about the point reached."""
     x = x.detach()
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
-    allowed, usable = threat.masks(len(x)) or (None, None)
     nothing = torch.zeros_like(y)
-    images = Images.entering(Waiting(x, y, y, nothing, rows, rows, allowed, usable), threat, False)
+    images = Images.entering(Waiting.of(threat, x, y, clean_loss=nothing, index=rows), threat, False)
     state = attack.start(threat, images, noise)
     seen = Oracle(model, goal).evaluate(attack.propose(threat, images, state), y, y, gradient=True)
     return attack.propose(threat, images, attack.update(threat, images, state, seen, nothing, noise))

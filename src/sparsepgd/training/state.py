@@ -17,7 +17,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from sparsepgd import atomic
-from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs import identity
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
@@ -161,7 +161,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
     if version != VERSION:
         raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
     if other := identity.differences(before, configuration):
-        raise UnsupportedError(
+        raise FolderError(
             f"{path.parent} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
         )
     state.load(kept)

@@ -16,14 +16,14 @@ from sparsepgd.reproduce.recipe import Recipe, reasons
 from sparsepgd.reproduce.scales import Scale
 from sparsepgd.reproduce.subjects import Job
 from sparsepgd.search import SparsePGD
-from sparsepgd.search.ensemble import Member
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.spgd import State
 from sparsepgd.threat import Budget, Patches, Threat
 
 NEVER = 1_000_000_000  # a tolerance that is not reached
-Variant = Callable[[Scale, Budget], Member]
+Variant = Callable[[Scale, Budget], Attacker]
 
 
 @dataclass(frozen=True, eq=False)

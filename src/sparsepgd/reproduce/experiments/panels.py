@@ -114,7 +114,7 @@ def _shots(pairs: Sequence[tuple[Case, Finished]], subject: Subject) -> list[Sho
             row = rows[0]
             shown.add(row.index)
             x_adv = load_adversarial(one.folder)["x_adv"][row.index]
-            eps = case.attack.budget.eps  # type: ignore[attr-defined]
+            eps = case.attack.budget.eps
             found.append(Shot(case.column, _answers(row, subject), subject.x[row.index].cpu(), x_adv, eps < 1))
     return found
 

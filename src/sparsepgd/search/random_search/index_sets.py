@@ -1,7 +1,7 @@
 """The random changes of Sparse-RS where groups are index sets: without rows and columns there is no near and no far.
 
 Every few iterations some groups go back to clean and others, drawn from all, take their place with random content;
-else some cells of one group are drawn afresh. How many, the schedules of patches say (rs_schedule.py).
+else some cells of one group are drawn afresh. How many, the schedules of patches say (schedule.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import Candidate, corners, draw_parts, free_groups
-from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.random_search.moves import Candidate, corners, draw_parts, free_groups
+from sparsepgd.search.random_search.schedule import Schedule
 from sparsepgd.threat import Groups
 
 

@@ -11,7 +11,7 @@ import sparsepgd as sp
 from conftest import NoLook, images
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import Candidate, render
+from sparsepgd.search.random_search.moves import Candidate, render
 from sparsepgd.threat.norms import group_l0
 
 SETS = [[0, 1, 2, 3], [4], [5, 6], [3, 7, 11], [8, 9, 10], [2, 9]]
@@ -23,7 +23,7 @@ def walk(budget: sp.Budget, queries: int = 60) -> list[tuple[Candidate, torch.Te
     threat = budget.resolve((2, 4, 4))
     allowed, usable = threat.masks(3) or (None, None)
     y, (low, high) = torch.arange(3), threat.box(x, allowed, quantize=False)
-    rows, noise = Images(x, y, y, torch.zeros(3), y, y, low, high, usable), Noise(0)
+    rows, noise = Images(x, y, y, torch.zeros(3), y, y, usable, low, high), Noise(0)
     moves = sp.SparseRS(budget, queries).moves_of(threat)
     found = [moves.start(rows, noise)]
     with NoLook():

@@ -8,8 +8,8 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd.search.loop import Images
-from sparsepgd.search.rs_moves import Candidate, render
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.moves import Candidate, render
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 
 CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 
@@ -27,7 +27,7 @@ def test_single_channels_begin_half_way_after_the_first_single_cell() -> None:
 def test_overlapping_groups_show_the_later_one_and_holes_show_the_image() -> None:
     threat, x = sp.Budget(k=2, pattern=CROSS).resolve((1, 4, 4)), torch.full((1, 1, 4, 4), 0.5)
     y = torch.zeros(1, dtype=torch.int64)
-    rows = Images(x, y, y, torch.zeros(1), y, y, torch.zeros_like(x), torch.ones_like(x), None)
+    rows = Images(x, y, y, torch.zeros(1), y, y, None, torch.zeros_like(x), torch.ones_like(x))
     bits = torch.stack([torch.ones(9), torch.zeros(9)]).bool()[None, None]
     shown = render(threat, rows, Candidate(torch.tensor([[0, 1]]), bits))
     expected = [[0.5, 1, 0, 0.5], [1, 0, 0, 0], [0.5, 1, 0, 0.5], [0.5, 0.5, 0.5, 0.5]]

@@ -12,8 +12,8 @@ from torch import Tensor
 import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.rs_schedule import Schedule
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.schedule import Schedule
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
 
 

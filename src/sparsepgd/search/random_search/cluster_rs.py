@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
-from sparsepgd.search.attack import check_counts
-from sparsepgd.search.loop import Images
+from sparsepgd.search.loop import Images, better
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_moves import corners, draw_parts, free_groups
+from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
+from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
@@ -52,11 +53,14 @@ class State:
     tried: Change
 
 
+@registered()
 @dataclass(frozen=True, eq=False)
 class ClusterRS(Stepwise[State]):
     """Black box: the model may be any callable. A step changes a square or a point, and stays unless the loss falls."""
 
+    name: ClassVar[str] = "cluster-rs"
     needs_gradient: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 1
 
     queries: int = 10_000
     _: KW_ONLY
@@ -70,10 +74,6 @@ class ClusterRS(Stepwise[State]):
             raise UnsupportedError(f"coarse={self.coarse}; it is a share of the queries: use 0 <= coarse <= 1")
         if self.budget.pattern.structured:
             raise UnsupportedError(f"ClusterRS changes pixels or features, not {self.budget.pattern!r}; use SparseRS")
-
-    @property
-    def name(self) -> str:
-        return "cluster-rs"
 
     @property
     def evaluations(self) -> int:
@@ -96,10 +96,10 @@ class ClusterRS(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        better = torch.where(seen.fooled == state.fooled, seen.loss >= state.loss, seen.fooled)
-        kept = choose(better, state.tried, state.kept)
-        loss = torch.where(better, seen.loss.to(state.loss.dtype), state.loss)
-        fooled = torch.where(better, seen.fooled, state.fooled)
+        wins = better(seen.fooled, seen.loss, state.fooled, state.loss, ties=True)
+        kept = choose(wins, state.tried, state.kept)
+        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
+        fooled = torch.where(wins, seen.fooled, state.fooled)
         return State(kept, loss, fooled, self._after(kept, images, step + 1, noise))
 
     def _side(self, it: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd import zoo
-from sparsepgd.search.sparse_rs import SparseRS
+from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
 
 CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])

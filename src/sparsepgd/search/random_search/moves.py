@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.random_search.schedule import Schedule
 from sparsepgd.threat import Frame, Pattern, Threat
 
 TRIES = 4  # draws of a colour that must differ; if none does, the opposite of the first

@@ -1,12 +1,11 @@
 """Sparse-RS (Croce, Andriushchenko, Singh, Flammarion and Hein, 2022): random search, for every pattern.
 
 A black box is asked for the loss of one random change at a time, and the change stays if the loss grew.
-What changes is in rs_moves.py (rs_lists.py for index sets), how much of it in rs_schedule.py.
+What changes is in moves.py (index_sets.py for index sets), how much of it in schedule.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -14,14 +13,15 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
-from sparsepgd.search.attack import check_counts, check_positive
-from sparsepgd.search.loop import Images
+from sparsepgd.search.loop import Images, better
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.rs_lists import exchange_for
-from sparsepgd.search.rs_moves import Candidate, Moves, moves_for, render
-from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.random_search.index_sets import exchange_for
+from sparsepgd.search.random_search.moves import Candidate, Moves, moves_for, render
+from sparsepgd.search.random_search.schedule import Schedule
+from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Frame, Groups, Threat
 
@@ -36,6 +36,7 @@ class State:
     tried: Candidate
 
 
+@registered("rs", "RS")
 @dataclass(frozen=True, eq=False)
 class SparseRS(Stepwise[State]):
     """Black box: the model may be any callable. Of ``queries`` one goes to the random start, one to each change.
@@ -45,7 +46,9 @@ class SparseRS(Stepwise[State]):
     Croce et al. used p_init=0.1, location_period=10 and 100,000 queries.
     """
 
+    name: ClassVar[str] = "sparse-rs"
     needs_gradient: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 1
 
     queries: int = 10_000
     _: KW_ONLY
@@ -53,8 +56,6 @@ class SparseRS(Stepwise[State]):
     constant_schedule: bool = False  # p_init / 2 all the time
     rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
     location_period: int = 4  # every how many queries the groups of a structured pattern move
-
-    made: ClassVar[Moves | None] = None  # the moves, where they are at hand
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +73,6 @@ class SparseRS(Stepwise[State]):
         return cls(budget, queries, p_init=None if budget.pattern.structured else 0.3, loss="margin")
 
     @property
-    def name(self) -> str:
-        return "sparse-rs"
-
-    @property
     def evaluations(self) -> int:
         return self.queries
 
@@ -90,23 +87,17 @@ class SparseRS(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        # A success beats a failure, among equals the larger loss wins. Up to the first success, where the
-        # original stops, this is its rule: accept what improves the loss strictly, or fools.
-        better = torch.where(seen.fooled == state.fooled, seen.loss > state.loss, seen.fooled)
-        kept = choose(better, state.tried, state.kept)
-        loss = torch.where(better, seen.loss.to(state.loss.dtype), state.loss)
-        fooled = torch.where(better, seen.fooled, state.fooled)
+        # Up to the first success, where the original stops, this is its rule: accept what improves the loss strictly,
+        # or fools.
+        wins = better(seen.fooled, seen.loss, state.fooled, state.loss)
+        kept = choose(wins, state.tried, state.kept)
+        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
+        fooled = torch.where(wins, seen.fooled, state.fooled)
         it = (step + 1).clamp(max=self.queries - 1)  # the loop may run on; those proposals are never looked at
         return State(kept, loss, fooled, self.moves_of(threat).after(kept, images, it, noise))
 
-    def with_tables(self, threat: Threat) -> SparseRS:
-        attack = dataclasses.replace(self)
-        object.__setattr__(attack, "made", self.moves_of(threat))
-        return attack
-
     def moves_of(self, threat: Threat) -> Moves:
-        if self.made is not None:
-            return self.made
+        """With their tables, which are made once."""
         assert self.p_init is not None
         schedule = Schedule(self.queries, self.p_init, self.constant_schedule, self.rescale, self.location_period)
         if isinstance(self.budget.pattern, Groups):

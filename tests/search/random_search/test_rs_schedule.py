@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import sparsepgd as sp
-from sparsepgd.search.rs_schedule import Schedule
+from sparsepgd.search.random_search.schedule import Schedule
 
 
 def test_schedule_of_points() -> None:

@@ -1,0 +1,216 @@
+"""The contract of everything that attacks: what it says of itself, one call, one verified result.
+
+Attacks, cascades of them and attacks of others are `Attacker`s. Whoever runs one needs to know nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_index, check_labels
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.goals import Goal, LossName, Untargeted
+from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.result import Result, untouched
+from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.search.loop import Progress
+from sparsepgd.threat import Budget
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What an attack was called with, checked; the model is borrowed while the attack runs."""
+
+    model: Model
+    x: Tensor  # (B, C, H, W), at least one
+    y: Tensor  # (B,) int64, where the images are
+    seed: int
+    goal: Goal | None
+    logits: Callable[[Any], Tensor] | None
+    index: Tensor  # (B,) int64
+    batch_size: int | None
+    engine: Engine | None
+    progress: Progress | None
+    device: torch.device  # where the model is asked
+
+    @property
+    def size(self) -> int:
+        """Images at a time: as told, or 64 of 32x32 on a CPU, 1024 on a device, fewer where they are larger."""
+        most, entries = (64, 1 << 17) if self.device.type == "cpu" else (1024, 1 << 20)
+        return int(self.batch_size or max(8, min(most, entries // (self.x.shape[2] * self.x.shape[3]))))
+
+    def oracle(self, loss: LossName) -> Oracle:
+        return Oracle(self.model, self.goal or Untargeted(), loss, self.logits, self.device)
+
+    @cached_property
+    def clean(self) -> Tensor:
+        """The logits of the clean images, (B, classes), checked."""
+        clean = self.oracle("ce").answers(self.x, self.size)
+        check_logits(clean)
+        check_classes(self.y, clean.shape[1])
+        return clean
+
+    def part(
+        self, attacker: Attacker, rows: Tensor, *, goal: Goal | None = None, progress: Progress | None = None
+    ) -> Result:
+        """An attack on some of the images, under their own numbers."""
+        return attacker.for_rows(rows)(
+            self.model,
+            self.x[rows],
+            self.y[rows],
+            seed=self.seed,
+            goal=goal,
+            logits=self.logits,
+            index=self.index[rows],
+            batch_size=self.batch_size,
+            engine=self.engine,
+            progress=progress,
+        )
+
+
+class Attacker(ABC):
+    """Something that attacks: a frozen dataclass that says what it is, and `run`, which is called with all checked."""
+
+    if TYPE_CHECKING:  # what each has, as a field, a class attribute or a property: a dataclass would take a property
+        # that it inherits for the default of its field
+
+        @property
+        def name(self) -> str:
+            """What the command line, tables and records call it."""
+
+        @property
+        def budget(self) -> Budget: ...
+
+        @property
+        def quantize(self) -> bool:
+            """Whether it stays on the 256-level grid, so that an 8-bit file is still adversarial."""
+
+        @property
+        def needs_gradient(self) -> bool:
+            """False: a black box, for which the model may be any callable."""
+
+        @property
+        def minimum_norm(self) -> bool:
+            """Whether without early_stop it looks for the fewest groups within the budget."""
+
+        @property
+        def evaluations(self) -> int:
+            """The most points that are tried for an image."""
+
+    @abstractmethod
+    def run(self, call: Call) -> Result:
+        """Attack every image that does not meet the goal by itself."""
+
+    @of_any_shape
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        seed: int = 0,
+        goal: Goal | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
+        index: Tensor | None = None,
+        batch_size: int | None = None,
+        engine: Engine | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Attack every image that does not meet the goal by itself, and verify what was found.
+
+        `goal`: Untargeted() unless given. `logits`: picks the logits out of the model's output.
+        `index`: (B,) numbers that name the images to the random numbers, 0 to B - 1 unless given, so that
+        a data set can be attacked in parts with the same result. `batch_size`: images on the device at a
+        time. `engine`: precision and compiled code of the search. `progress`: called with (evaluations done, at
+        most, images fooled).
+        The images may stay on the host while the model is on a GPU; the result is where the images are.
+        Calls from several threads are run one after the other.
+        """
+        check_images(x, self.quantize)
+        check_counts(batch_size=batch_size)
+        if not isinstance(goal, Goal | None):
+            raise UnsupportedError(f"goal={goal!r}; expected a Goal, e.g. Untargeted() or Targeted(3)")
+        if not isinstance(engine, Engine | None):
+            raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
+        y = check_labels(y, x)
+        device = working_device(model, x)
+        self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
+        index = check_index(index, y)
+        x = x.detach().clone() if x.is_inference() else x.detach()
+        if not len(x):
+            return untouched(x, y, x.new_zeros(0, 2))
+        with borrowed(model, device):
+            return self.run(Call(model, x, y, seed, goal, logits, index, batch_size, engine, progress, device))
+
+    def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
+        """The attack with another budget, also inside."""
+        return _changed(self, change)  # type: ignore[no-any-return]
+
+    def for_rows(self, rows: Tensor) -> Self:
+        """The attack for some of the images: where each image has an allowed mask of its own, with theirs."""
+        masks = self.budget.allowed
+        if masks is None or masks.dim() == 2:
+            return self
+        allowed = masks[rows.to(masks.device)]
+        return self.with_budget(lambda whole: dataclasses.replace(whole, allowed=allowed))
+
+
+def _changed(part: Any, change: Callable[[Budget], Budget]) -> Any:
+    if isinstance(part, Budget):
+        return change(part)
+    if isinstance(part, tuple):
+        return tuple(_changed(one, change) for one in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
+        return part
+    names = [field.name for field in dataclasses.fields(part) if field.init]
+    return dataclasses.replace(part, **{name: _changed(getattr(part, name), change) for name in names})
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign(Attacker):
+    """An attack that somebody else wrote, with a name and the call of an attack; made by `adopted`."""
+
+    minimum_norm: ClassVar[bool] = False
+
+    theirs: Callable[..., Result]
+    name: str
+    budget: Budget
+    quantize: bool = False
+    needs_gradient: bool = True
+    evaluations: int = 1
+
+    def run(self, call: Call) -> Result:
+        """Of the options, those that were given: it need not know the others."""
+        options = {name: vars(call)[name] for name in ("goal", "logits", "batch_size", "engine", "progress")}
+        given = {name: value for name, value in options.items() if value is not None}
+        return self.theirs(call.model, call.x, call.y, seed=call.seed, index=call.index, **given)
+
+    def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
+        if hasattr(self.theirs, "budget") and not dataclasses.is_dataclass(self.theirs):
+            raise UnsupportedError(f"{self.name} has a budget that cannot change; make it a dataclass with a budget")
+        return super().with_budget(change)
+
+
+SAID = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
+
+
+def adopted(attack: Any, **assumed: Any) -> Attacker:
+    """An attack as it is, or somebody else's with a name and the call of an attack. `assumed`: what it does not say of
+    itself; of these, the budget has to be known."""
+    if isinstance(attack, Attacker):
+        return attack
+    if isinstance(attack, type) or not callable(attack) or not hasattr(attack, "name"):
+        raise UnsupportedError(f"{attack!r} is no attack; expected one, e.g. SparsePGD(budget)")
+    said = assumed | {name: getattr(attack, name) for name in SAID if hasattr(attack, name)}
+    if not isinstance(said.get("budget"), Budget):
+        raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
+    return Foreign(attack, attack.name, **said)
