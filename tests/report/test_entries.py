@@ -16,9 +16,9 @@ from sparsepgd.report.page import _settings, _together
 
 
 def written(budget: sp.Budget) -> object:
-    from sparsepgd.runs.identity import _plain
+    from sparsepgd.runs.identity import plain
 
-    return _plain(budget)
+    return plain(budget)
 
 
 @pytest.mark.parametrize(
