@@ -30,6 +30,7 @@ KINDS = {
 LIMITS = {
     "greater_than_equal": "use at least {ge:g}",
     "less_than_equal": "use at most {le:g}",
+    "less_than": "expected a number below {lt:g}",
     "greater_than": "expected a number larger than {gt:g}",
     "literal_error": "use one of {expected}",
     "dataclass_exact_type": "expected a {class_name}",

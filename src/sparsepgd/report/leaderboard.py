@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.entries import describe_budget, short_digest
 from sparsepgd.runs.folders import load, load_adversarial
-from sparsepgd.runs.records import Record, Strict, read
+from sparsepgd.runs.records import BudgetPart, Record, Strict, like, read
 
 HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack alone"]
 
@@ -56,7 +56,7 @@ class Contender(Strict):
     data: str
     data_sha256: str
     images: int
-    budget: dict[str, Any]
+    budget: Annotated[dict[str, Any], like(BudgetPart)]
     clean_accuracy: float = Field(ge=0, le=1)
     attempts: tuple[Attempt, ...]
 

@@ -6,22 +6,14 @@ from pathlib import Path
 from statistics import median_low
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import Summary, wilson
 from sparsepgd.errors import SourceError
+from sparsepgd.validation import problem
 
 VERSION = 1  # of the format; the Literal below says the same
-NEEDED: dict[str, dict[str, Any]] = {  # as identity.configuration writes it
-    "attack": {"name": str},
-    "model": {"name": str, "sha256": str | None},
-    "data": {"name": str, "sha256": str},
-}
-BUDGET = {"k": int, "pattern": dict, "eps": int | float}
-PATTERNS: dict[str, dict[str, Any]] = {"Shape": {"name": str, "kernel": list}, "Groups": {"sets": list}}
-
-
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # as a tensor can hold it
 
 
@@ -74,32 +66,87 @@ class About(Strict):
     command: str | None = None  # the command line; None: called from Python
 
 
+def like(kind: type[BaseModel]) -> AfterValidator:
+    """For plain values that stay as they are: those that `kind` accepts."""
+
+    def check(found: Any) -> Any:
+        kind.model_validate(found)
+        return found
+
+    return AfterValidator(check)
+
+
+def _like_a_budget(found: Any) -> Any:
+    """Others' attacks may have their own."""
+    if isinstance(found, dict) and found.get("kind", "Budget") == "Budget":
+        BudgetPart.model_validate(found)
+    return found
+
+
+def _like_a_pattern(found: dict[str, Any]) -> dict[str, Any]:
+    kinds: dict[Any, type[PatternPart]] = {"Shape": ShapePart, "Groups": GroupsPart}
+    kinds.get(str(found.get("kind")), PatternPart).model_validate(found)
+    return found
+
+
+class Written(BaseModel):
+    """Part of what `identity.configuration` wrote: what readers of a record rely on, beside whatever else is there."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class PatternPart(Written):
+    kind: str
+
+
+class ShapePart(PatternPart):
+    name: str
+    kernel: list[str]
+
+
+class GroupsPart(PatternPart):
+    sets: list[Any]
+
+
+class BudgetPart(Written):
+    k: int
+    pattern: Annotated[dict[str, Any], AfterValidator(_like_a_pattern)]
+    eps: float
+
+
+class AttackPart(Written):
+    name: str
+    budget: Annotated[Any, AfterValidator(_like_a_budget)] = None
+
+
+class ModelPart(Written):
+    name: str
+    sha256: str | None
+
+
+class DataPart(Written):
+    name: str
+    sha256: str
+
+
+class Configuration(Written):
+    attack: AttackPart
+    model: ModelPart
+    data: DataPart
+    seed: int
+
+
 class Head(Strict):
     """What is known before the first image is attacked."""
 
     version: Literal[1] = 1
     created: str
-    configuration: dict[str, Any]
+    configuration: Annotated[dict[str, Any], like(Configuration)]
     environment: dict[str, str]
     classes: int
     answers: tuple[tuple[float, ...], ...] = ()  # logits of the first images; () in older records, or if randomised
     about: About = About()
     warnings: tuple[Notice, ...] = ()
-
-    @field_validator("configuration")
-    @classmethod
-    def _complete(cls, found: dict[str, Any]) -> dict[str, Any]:
-        """What readers of a record rely on is there."""
-        for part, fields in NEEDED.items():
-            _check_fields(part, found.get(part), fields)
-        budget = found["attack"].get("budget")
-        if isinstance(budget, dict) and budget.get("kind", "Budget") == "Budget":  # others' attacks may have their own
-            _check_fields("attack.budget", budget, BUDGET)
-            own = PATTERNS.get(str(budget["pattern"].get("kind")), {})
-            _check_fields("attack.budget.pattern", budget["pattern"], {"kind": str, **own})
-        if not isinstance(found.get("seed"), int):
-            raise ValueError(f"seed is {found.get('seed')!r}")
-        return found
 
 
 class Record(Head):
@@ -158,14 +205,6 @@ def _close(a: float, b: float) -> bool:
     return abs(a - b) < 1e-9
 
 
-def _check_fields(path: str, found: object, fields: dict[str, Any]) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is {found!r}")
-    for name, kind in fields.items():
-        if name not in found or not isinstance(found[name], kind):
-            raise ValueError(f"{path}.{name} is {found.get(name, 'missing')!r}")
-
-
 M = TypeVar("M", bound=Strict)
 
 
@@ -176,13 +215,9 @@ def read(file: Path, kind: type[M]) -> M:
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"]))
-        if field == "version":
+        if (first := error.errors()[0])["loc"] == ("version",):
             raise SourceError(
-                f"{file} is a record of version {problem['input']!r}, this sparsepgd reads {VERSION}; "
+                f"{file} is a record of version {first['input']!r}, this sparsepgd reads {VERSION}; "
                 "use the sparsepgd that wrote it, or choose another --out"
             ) from None
-        raise SourceError(
-            f"{file} is no record: {field and f'{field}: '}{problem['msg']}; delete it or choose another --out"
-        ) from None
+        raise SourceError(f"{file} is no record: {problem(error)}; delete it or choose another --out") from None
