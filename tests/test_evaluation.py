@@ -123,10 +123,10 @@ def test_it_prints_a_table_and_its_warnings_and_is_one_line_in_a_list() -> None:
     assert lines[0].strip() == "spgd-unprojected, k = 8 pixels"
     assert max(map(len, lines)) <= 80
     assert "small-plain" in str(found)
-    assert "12 of bundled, seed 0" in str(found)
+    assert "12 images of bundled, seed 0" in str(found)
     assert "warning: clean accuracy" in str(found)
     assert repr(found).startswith("Evaluation(small-plain under spgd-unprojected, 12 images, clean ")
-    assert repr(found).endswith(", 1 warnings)")
+    assert repr(found).endswith(", 1 warning)")
 
 
 def test_without_a_folder_the_page_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sparsepgd import options, tables
 from sparsepgd.analysis.sanity import Notice
+from sparsepgd.analysis.summary import counted
 from sparsepgd.distributed import joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Result
@@ -88,16 +89,16 @@ class Evaluation:
 
     def __repr__(self) -> str:
         model, attack = (self.record.configuration[part]["name"] for part in ("model", "attack"))
-        low, high = self.robust_interval
+        (low, high), warnings = self.robust_interval, counted(len(self.warnings), "warnings")
         return (
             f"Evaluation({model} under {attack}, {self.record.images} images, clean {self.clean_accuracy:.1%}, "
-            f"robust {self.robust_accuracy:.1%} ({100 * low:.1f}-{high:.1%}), {len(self.warnings)} warnings)"
+            f"robust {self.robust_accuracy:.1%} ({100 * low:.1f}-{high:.1%}), {warnings})"
         )
 
     def __str__(self) -> str:
         told, console = self.record.configuration, Console(file=StringIO(), width=80, markup=False, highlight=False)
         title = f"{told['attack']['name']}, {describe_budget(told['attack'].get('budget'))}"
-        caption = f"{self.record.images} of {told['data']['name']}, seed {told['seed']}"
+        caption = f"{counted(self.record.images, 'images')} of {told['data']['name']}, seed {told['seed']}"
         console.print(tables.accuracies([(told["model"]["name"], self.record.summary())], title, caption))
         for notice in self.warnings:
             console.print(f"warning: {notice.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,21 @@ def test_images_to_test_on_may_be_handed_over_and_give_figures_without_a_folder(
     assert (trained.card, trained.set_apart) == (None, False)
     assert trained.test is not None
     assert torch.equal(trained.test.x, test.x)
+    inside = sp.train(
+        Tuple(network()), quadrants(40), "plain", sp.Budget(k=2), test=test, logits=itemgetter(0), **QUICK
+    )
+    assert inside.figures == trained.figures
     alone = sp.train(network(), quadrants(40), "plain", sp.Budget(k=2), **QUICK)
     assert (alone.figures, alone.test) == (None, None)
+
+
+class Tuple(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.inner(x),)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
 from sparsepgd.runs import identity
+from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors
 from sparsepgd.threat import Budget
@@ -98,14 +99,34 @@ def train(
     network = inputs.network(model, parts, wanted.seed) if isinstance(model, str) else inputs.Network(model)
     if isinstance(model, str):
         network.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    trained = _train(
-        network.model, parts.train, wanted, budget, validation, None if out is None else Path(out), logits,
-        {**given, **(names or {})}, progress, tensorboard, save_seconds,
-    )  # fmt: skip
-    return _tested(trained, parts, network, None if out is None else Path(out), command)
+    place, folder = _device(network.model), None if out is None else Path(out)
+    wanted = _decided(wanted, place)
+    with joined() as workers, _borrowed_torch(place, wanted):
+        team = Team.of(workers, place)
+        images = sources.images(parts.train, wanted, place)
+        classes = _examined(network.model, images, logits)
+        wanted = replace(wanted, augment=wanted.augment or sources.default_augment(images.shape))
+        if budget is None and not wanted.sparse:
+            wanted = replace(wanted, budget=Budget(k=min(wanted.budget.k, images.shape[1] * images.shape[2])))
+        run = _run(network.model, images, wanted, validation, classes, logits, team, progress)
+        if folder is None:
+            run.go_on(lambda: None)
+        else:
+            described = states.configuration(wanted, network.model, _about(images), {**given, **(names or {})})
+            _Keeper(folder, run, described, save_seconds, tensorboard).go_on()
+        trained = _trained(network.model, run)
+        del run  # it holds on to the other workers, who are about to leave
+    return _tested(trained, parts, network, logits, folder, command)
 
 
-def _tested(trained: Trained, parts: inputs.Parts, network: inputs.Network, out: Path | None, command: str) -> Trained:
+def _tested(
+    trained: Trained,
+    parts: inputs.Parts,
+    network: inputs.Network,
+    logits: Extract | None,
+    out: Path | None,
+    command: str,
+) -> Trained:
     """With what is measured on the images to test on, and a card for a network that the zoo can build."""
     if parts.test is None or not Workers.here().first:
         return trained
@@ -115,46 +136,14 @@ def _tested(trained: Trained, parts: inputs.Parts, network: inputs.Network, out:
     if out is not None:
         parts.keep_test(out)
     if out is None or network.architecture is None:
-        return replace(trained, figures=measure(trained.model, parts.test, trained.settings.budget, **some))
+        asked = trained.model if logits is None else Extracted(trained.model, logits)
+        return replace(trained, figures=measure(asked, parts.test, trained.settings.budget, **some))
     card = zoo_entry(
         trained, out, TRAINED, network.architecture, parts.test, arguments=network.arguments, data=parts.name,
         classes=parts.test.class_names, command=command, **some,
     )  # fmt: skip
     figures = Figures(card.clean_accuracy, card.robust, card.measured)
     return replace(trained, figures=figures, card=card)
-
-
-def _train(
-    model: nn.Module,
-    data: Any,
-    wanted: Settings,
-    budget: Budget | None,
-    validation: Any,
-    out: Path | None,
-    logits: Extract | None,
-    names: dict[str, str],
-    progress: Progress | None,
-    tensorboard: bool,
-    save_seconds: float,
-) -> Trained:
-    device = _device(model)
-    wanted = _decided(wanted, device)
-    with joined() as workers, _borrowed_torch(device, wanted):
-        team = Team.of(workers, device)
-        images = sources.images(data, wanted, device)
-        classes = _examined(model, images, logits)
-        wanted = replace(wanted, augment=wanted.augment or sources.default_augment(images.shape))
-        if budget is None and not wanted.sparse:
-            wanted = replace(wanted, budget=Budget(k=min(wanted.budget.k, images.shape[1] * images.shape[2])))
-        run = _run(model, images, wanted, validation, classes, logits, team, progress)
-        if out is None:
-            run.go_on(lambda: None)
-        else:
-            described = states.configuration(wanted, model, _about(images), names)
-            _Keeper(out, run, described, save_seconds, tensorboard).go_on()
-        trained = _trained(model, run)
-        del run  # it holds on to the other workers, who are about to leave
-    return trained
 
 
 def _trained(model: nn.Module, run: Run) -> Trained:
