@@ -96,13 +96,16 @@ class Evaluation:
         )
 
     def __str__(self) -> str:
-        told, console = self.record.configuration, Console(file=StringIO(), width=80, markup=False, highlight=False)
+        told, text = self.record.configuration, StringIO()
+        console = Console(
+            file=text, width=80, color_system=None, markup=False, emoji=False, highlight=False, force_jupyter=False
+        )
         title = f"{told['attack']['name']}, {describe_budget(told['attack'].get('budget'))}"
         caption = f"{counted(self.record.images, 'images')} of {told['data']['name']}, seed {told['seed']}"
         console.print(tables.accuracies([(told["model"]["name"], self.record.summary())], title, caption))
         for notice in self.warnings:
             console.print(f"warning: {notice.message}")
-        return console.file.getvalue().rstrip()  # type: ignore[attr-defined, no-any-return]
+        return text.getvalue().rstrip()
 
 
 def evaluate(
