@@ -64,8 +64,8 @@ def test_structured_budgets_are_trained_against(
     def observed(*about: Any) -> Adversary:
         real = adversary(*about)
 
-        def attack(model: nn.Module, batch: Batch, iteration: int) -> Tensor:
-            x_adv = real(model, batch, iteration)
+        def attack(model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
+            x_adv = real(model, batch, iteration, done)
             groups.append(group_l0(x_adv - batch.x, pattern))
             return x_adv
 
