@@ -122,7 +122,7 @@ def entry(name: str) -> registry.Entry:
 
 
 def named(names: str) -> list[str]:
-    """``spgd,rs`` -> the names, each of another attack."""
+    """``spgd-projected,sparse-rs`` -> the names, each of another attack."""
     words = [name.strip() for name in names.split(",")]
     if not all(words):
         raise UnsupportedError(f"attack {names!r} has an empty name; use names with commas, e.g. spgd,sparse-rs")
@@ -138,7 +138,7 @@ def named(names: str) -> list[str]:
 
 
 def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attacker]:
-    """``spgd,rs`` -> both."""
+    """``spgd-projected,sparse-rs`` -> both."""
     return [attack(name, budget, steps, queries=queries) for name in named(names)]
 
 
