@@ -108,7 +108,7 @@ def _searches(
 def _alone(attack: Any) -> Attack:
     """Once and untargeted: there are no classes to be led to."""
     if not isinstance(attack, Attack):
-        raise UnsupportedError("saa goes on where one of its attacks fails, and here none does; use spgd, saif or rs")
+        raise UnsupportedError("saa goes on where an attack fails, and here none does; use spgd, saif or sparse-rs")
     return dataclasses.replace(attack, restarts=1, targets=0) if isinstance(attack, Repeated) else attack
 
 
