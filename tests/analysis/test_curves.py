@@ -239,6 +239,13 @@ def test_an_ensemble_with_a_minimum_norm_attack_is_run_by_bisection() -> None:
     assert not attack.attack.minimum_norm
 
 
+def test_every_fooled_image_names_the_attack_that_fooled_it() -> None:
+    model, x, y, _ = linear_problem()
+    result = smallest_k(sp.SparsePGD(sp.Budget(k=1), steps=20), model, x, y, 7).result
+    assert bool(result.fooled.any())
+    assert result.broken_by == tuple("spgd-unprojected" if one else None for one in result.fooled.tolist())
+
+
 def test_the_minimum_norm_attacks_are_those_that_say_so() -> None:
     kinds = [sp.SparseAnneal, sp.SparsePGD, sp.SparseRS, *(getattr(baselines, name) for name in baselines.__all__)]
     fewest = {kind.__name__ for kind in kinds if kind.minimum_norm}
