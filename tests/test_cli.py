@@ -20,7 +20,7 @@ from sparsepgd import zoo
 from sparsepgd.runs.folders import load
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+ENVIRONMENT = {**os.environ, "COLUMNS": "80"}
 
 
 def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.commands.report import report
 from sparsepgd.errors import SourceError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
+from support.models import SmallConvNet, images, labelled
 
 COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+ENVIRONMENT = {**os.environ, "COLUMNS": "80"}
 EVALUATE = ("evaluate", "-n", "8", "--attack", "spgd", "--steps", "3", "--out", "runs/both")
 
 
