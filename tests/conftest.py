@@ -1,10 +1,14 @@
-"""For all tests: one thread each, here and in what they start."""
+"""For all tests: one thread each and a terminal of 80 columns, here and in what they start."""
 
 from __future__ import annotations
 
 import os
 
 import torch
+from hypothesis import settings
 
 os.environ["OMP_NUM_THREADS"] = "1"  # test workers run side by side
+os.environ["COLUMNS"] = "80"
 torch.set_num_threads(1)
+settings.register_profile("no files", database=None)
+settings.load_profile("no files")

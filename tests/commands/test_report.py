@@ -1,10 +1,7 @@
-"""`spgd report` as a user meets it, in a process of its own."""
+"""`spgd report` as a user meets it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,14 +12,9 @@ from sparsepgd.errors import SourceError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
 from support.models import SmallConvNet, images, labelled
+from support.terminal import spgd
 
-COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
-ENVIRONMENT = {**os.environ, "COLUMNS": "80"}
 EVALUATE = ("evaluate", "-n", "8", "--attack", "spgd", "--steps", "3", "--out", "runs/both")
-
-
-def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300)
 
 
 @pytest.fixture(scope="module")
