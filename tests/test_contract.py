@@ -11,23 +11,11 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from promises import broken, left_behind, mixed
 from sparsepgd import options
+from support.budgets import BUDGETS
+from support.models import SmallConvNet, images, labelled
+from support.promises import broken, left_behind, mixed
 
-BUDGETS = [
-    sp.Budget(k=3),
-    sp.Budget(k=5, pattern=sp.Features()),
-    sp.Budget(k=1, pattern=sp.Rows()),
-    sp.Budget(k=2, pattern=sp.Columns()),
-    sp.Budget(k=2, pattern=sp.Patches(3)),
-    sp.Budget(k=1, pattern=sp.Patches(2, 5)),
-    sp.Budget(k=1, pattern=sp.Shape.heart(5)),
-    sp.Budget(k=1, pattern=sp.Shape.circle(6), eps=16 / 255),
-    sp.Budget(k=1, pattern=sp.Frame(2)),
-    sp.Budget(k=3, allowed=torch.arange(144).view(12, 12) % 3 == 0),
-    sp.Budget(k=1, pattern=sp.Patches(4), allowed=torch.arange(144).view(12, 12) < 60),
-]
 ATTACKS: dict[str, Callable[[sp.Budget], sp.Attack]] = {
     "spgd-unprojected": lambda budget: sp.SparsePGD(budget, steps=12, alpha=0.25, beta=0.25),
     "spgd-projected": lambda budget: sp.SparsePGD(budget, steps=12, gradient="projected", alpha=0.25, beta=0.25),

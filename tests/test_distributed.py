@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import SparsePGDError, UnsupportedError
 from sparsepgd.runs import folders, runs
 from sparsepgd.runs.folders import Folder, load
 from sparsepgd.runs.records import Chunk
+from support.models import SmallConvNet, images, labelled
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+ENVIRONMENT = {**os.environ, "COLUMNS": "80"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts")
 COMMAND = (
     "-m",

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import (
     Smallest,
@@ -24,6 +23,7 @@ from sparsepgd.analysis.curves import (
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import Linear, SmallConvNet, images, labelled
 
 
 def result_of(steps: list[int], fooled: list[bool], clean: list[bool]) -> sp.Result:

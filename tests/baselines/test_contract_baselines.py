@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from counting import Counting
-from promises import broken, left_behind, mixed
 from sparsepgd import baselines
 from sparsepgd.errors import UnsupportedError
-from test_contract import BUDGETS
+from support.budgets import BUDGETS
+from support.models import Counting, SmallConvNet, images, labelled
+from support.promises import broken, left_behind, mixed
 
 POINTS = (sp.Pixels, sp.Features)
 DISJOINT = (sp.Pixels, sp.Features, sp.Rows, sp.Columns, sp.Frame)

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from counting import Counting
-from promises import broken, left_behind
 from sparsepgd.baselines import CWL0, CornerSearch, GreedyFool, OnePixel, SparseFool
 from sparsepgd.errors import UnsupportedError
+from support.models import Counting, SmallConvNet, images, labelled
+from support.promises import broken, left_behind
 
 POINTS = [
     sp.Budget(k=3),

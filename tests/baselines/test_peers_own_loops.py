@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from counting import Counting
 from sparsepgd import zoo
 from sparsepgd.baselines import CWL0, GreedyFool, OnePixel, SparseFool
+from support.models import Counting
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 N = 6

@@ -19,7 +19,7 @@ from sparsepgd.commands import train as command
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources import load_data
 from sparsepgd.training import recipes, records
-from training.toys import quadrants
+from support.quadrants import quadrants
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NETWORK = """

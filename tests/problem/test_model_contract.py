@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import options
 from sparsepgd.errors import (
     DeviceError,
@@ -22,6 +21,7 @@ from sparsepgd.errors import (
     ProbabilitiesWarning,
 )
 from sparsepgd.search import registry
+from support.models import SmallConvNet, images, labelled
 
 MODEL = SmallConvNet().eval()
 X = images(3)

@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from made import CLASSES, MARKUP, make, make_ensemble, make_of_numbers, make_over_k, make_watermark, spgd
 from PIL import Image
 
 from sparsepgd.report import charts, classes
@@ -16,6 +15,16 @@ from sparsepgd.report.entries import Entry, collect
 from sparsepgd.report.figures import draw_all, write_figures
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, look, plain
 from sparsepgd.runs.records import About
+from support.reported_runs import (
+    CLASSES,
+    MARKUP,
+    make,
+    make_ensemble,
+    make_of_numbers,
+    make_over_k,
+    make_watermark,
+    spgd,
+)
 
 
 @pytest.fixture(scope="module")

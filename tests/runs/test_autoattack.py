@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import SmallConvNet, images, labelled
 
 THREE = ["spgd-unprojected", "spgd-projected", "sparse-rs"]
 SHORT: dict[str, Any] = {"steps": 3, "queries": 100, "verbose": False}

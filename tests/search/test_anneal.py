@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import linear
 import sparsepgd as sp
-from conftest import Linear, NoLook, SmallConvNet, images, labelled
-from counting import Counting
-from promises import broken
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import metered
 from sparsepgd.problem.goals import LOSSES
@@ -21,7 +17,10 @@ from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import loop
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
-from test_contract import BUDGETS
+from support import linear
+from support.budgets import BUDGETS
+from support.models import Counting, Linear, NoLook, SmallConvNet, images, labelled
+from support.promises import broken
 
 OVERLAPPING = sp.Groups.windows(144, 6)
 MORE_BUDGETS = [

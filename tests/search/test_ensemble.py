@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
-from counting import Counting
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.problem.result import untouched
 from sparsepgd.search.cascade import verified
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets
 from sparsepgd.search.random_search.sparse_rs import SparseRS
+from support.models import Counting, Linear, SmallConvNet, images, labelled
 
 BUDGET = sp.Budget(k=12)
 THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")

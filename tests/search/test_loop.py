@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Dial, NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem import rows
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import loop, table
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.stepwise import Stepwise
+from support.models import Dial, NoLook, SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("every", [2, 7, 50])

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import linear
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
-from search.updates import GRADIENT, one_update
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, sweep
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.spgd import default_pace
+from support import linear
+from support.models import Linear, SmallConvNet, images, labelled
+from support.updates import GRADIENT, one_update
 
 
 @pytest.mark.parametrize(("gradient", "steps"), [("unprojected", 2000), ("projected", 3000)])

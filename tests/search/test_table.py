@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.search import table
 from sparsepgd.search.table import Pace, Table
+from support.models import SmallConvNet, Tight, images, labelled
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear
 from sparsepgd.errors import BudgetError, PatternError, ShapeError
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.verify import verify
 from sparsepgd.threat.norms import group_l0, group_norm, surrogate_group_l0
+from support.models import Linear
 
 SIZE = (5, 6)
 SLIDING = [sp.Rows(), sp.Columns(), sp.Patches(2), sp.Patches(3, 2), sp.Shape([[1, 0], [1, 1]])]

@@ -26,7 +26,7 @@ from sparsepgd.threat.norms import group_l0
 from sparsepgd.training import METHODS, api
 from sparsepgd.training.adversaries import Adversary, adversary
 from sparsepgd.training.data import Batch
-from training.toys import ENVIRONMENT, QUICK, network, quadrants, same_weights
+from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
 
 def test_training_makes_a_model_robust_and_the_plain_one_is_not() -> None:
@@ -137,7 +137,7 @@ def test_the_average_is_what_is_returned(tmp_path: Path) -> None:
 def test_training_without_a_folder_needs_no_pydantic() -> None:
     program = (
         "import sys, sparsepgd as sp\n"
-        "from training.toys import network, quadrants\n"
+        "from support.quadrants import network, quadrants\n"
         "sp.train(network(), quadrants(), 'sat', sp.Budget(k=1), epochs=1, batch=16, steps=1)\n"
         "print({'pydantic', 'typer', 'rich', 'sklearn'} & set(sys.modules))"
     )

@@ -17,7 +17,7 @@ from sparsepgd.training.api import Trained
 from sparsepgd.training.entries import add_robust, measure, round_to_half, zoo_entry
 from sparsepgd.training.settings import settings
 from sparsepgd.training.state import write_weights
-from training.toys import network, quadrants, same_weights
+from support.quadrants import network, quadrants, same_weights
 
 
 def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:

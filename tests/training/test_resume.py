@@ -18,7 +18,7 @@ import torch
 import sparsepgd as sp
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training import api, records
-from training.toys import ENVIRONMENT, QUICK, network, quadrants, same_weights
+from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
 
 class Stop(Exception):  # noqa: N818

@@ -12,12 +12,12 @@ import torch
 
 from sparsepgd.distributed import Workers
 from sparsepgd.training.team import Team
-from training.toys import ENVIRONMENT, network
+from support.quadrants import ENVIRONMENT, network
 
 PROGRAM = """
 import json, os, sys, torch, sparsepgd as sp
 from pathlib import Path
-from training.toys import network, quadrants
+from support.quadrants import network, quadrants
 torch.set_num_threads(1)
 trained = sp.train(network(norm=False), quadrants(70), sys.argv[1], sp.Budget(k=1), epochs=3, batch=16, steps=3,
                    multi_eps=2, soft_from=0.3, held_out=6, watch_steps=2, ema=0.9, out=sys.argv[2])

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import NoLook, SmallConvNet, images, labelled
-from linear import problem, reached
-from promises import broken, left_behind, mixed
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.cluster_rs import ClusterRS, State
 from sparsepgd.threat.norms import group_l0
+from support.linear import problem, reached
+from support.models import NoLook, SmallConvNet, images, labelled
+from support.promises import broken, left_behind, mixed
 
 THIRD = torch.arange(144).view(12, 12) % 3 == 0
 BUDGETS = [

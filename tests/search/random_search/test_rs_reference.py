@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.schedule import Schedule
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
+from support.models import SmallConvNet, images, labelled
 
 
 class Reference:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd import zoo
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
+from support.models import Linear, SmallConvNet, images, labelled
 
 CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 

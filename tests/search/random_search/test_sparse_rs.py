@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import NoLook, SmallConvNet, images, labelled
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
@@ -21,6 +20,7 @@ from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.sparse_rs import SparseRS, State
 from sparsepgd.threat import Frame
 from sparsepgd.threat.norms import group_l0
+from support.models import NoLook, SmallConvNet, images, labelled
 
 BUDGETS = [
     sp.Budget(k=1),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.threat.norms import group_l0
+from support.models import SmallConvNet, images, labelled
 
 
 def broken(attack: Any, result: sp.Result, model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
