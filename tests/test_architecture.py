@@ -30,6 +30,7 @@ LAYERS = [
     "speed",
     "options",
     "tables",
+    "evaluation",
     "reproduce",
     "commands",
     "cli",

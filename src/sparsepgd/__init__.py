@@ -1,5 +1,7 @@
 """Sparse adversarial attacks: a few pixels, a row, a patch, a sticker, a watermark, and how robust a model is."""
 
+from typing import TYPE_CHECKING, Any
+
 from sparsepgd import errors
 from sparsepgd.analysis.curves import SmallestK, accuracy_over_steps, smallest_k, steps_histogram
 from sparsepgd.problem import Goal, Result, Targeted, Untargeted
@@ -9,6 +11,9 @@ from sparsepgd.search import Attack, ClusterRS, SparseAnneal, SparseAutoAttack, 
 from sparsepgd.sources import Data, Source, load_data, load_model
 from sparsepgd.threat import Budget, Columns, Features, Frame, Groups, Patches, Pattern, Pixels, Rows, Shape
 from sparsepgd.training import train
+
+if TYPE_CHECKING:
+    from sparsepgd.evaluation import Evaluation, evaluate
 
 __version__ = "0.1.0"
 
@@ -20,6 +25,7 @@ __all__ = [
     "Columns",
     "Data",
     "Engine",
+    "Evaluation",
     "Features",
     "Frame",
     "Goal",
@@ -40,9 +46,19 @@ __all__ = [
     "Untargeted",
     "accuracy_over_steps",
     "errors",
+    "evaluate",
     "load_data",
     "load_model",
     "smallest_k",
     "steps_histogram",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs pydantic, rich and the pages, when it is asked for."""
+    if name in ("Evaluation", "evaluate"):
+        from sparsepgd import evaluation
+
+        return getattr(evaluation, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,9 +16,9 @@ from support.reported_runs import make, make_ensemble, make_over_k, make_waterma
 
 
 def written(budget: sp.Budget) -> object:
-    from sparsepgd.runs.identity import _plain
+    from sparsepgd.runs.identity import plain
 
-    return _plain(budget)
+    return plain(budget)
 
 
 @pytest.mark.parametrize(

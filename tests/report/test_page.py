@@ -14,7 +14,7 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.report import gallery as gallery_of
-from sparsepgd.report.entries import collect
+from sparsepgd.report.entries import collect, records_of
 from sparsepgd.report.gallery import gallery
 from sparsepgd.report.page import PAGE, duration, refresh_page, render, write_page
 from sparsepgd.runs.records import About
@@ -161,17 +161,17 @@ def test_a_page_is_written_again_only_when_it_shows_other_runs(folder: Path, tmp
     """Whatever the times: a page of other runs may be younger than these."""
     page, second = tmp_path / PAGE, make_ensemble(tmp_path / "second")
     both, other = ([folder, second], [second])
-    refresh_page(both, page)
+    refresh_page(records_of(both), page)
     written, content = page.stat().st_mtime_ns, page.read_bytes()
-    refresh_page(both, page)
+    refresh_page(records_of(both), page)
     assert page.stat().st_mtime_ns == written
-    refresh_page(other, page)
+    refresh_page(records_of(other), page)
     assert page.read_bytes() != content
-    refresh_page(both, page)
+    refresh_page(records_of(both), page)
     assert page.read_bytes() == content
     record = json.loads((second / "run.json").read_text())
     (second / "run.json").write_text(json.dumps(record | {"warnings": [{"code": "new", "message": "look out"}]}))
-    refresh_page(both, page)
+    refresh_page(records_of(both), page)
     assert "look out" in page.read_text()
 
 
@@ -179,7 +179,7 @@ def test_runs_inside_the_folder_of_a_run_are_shown_too_but_not_on_its_own_page(f
     outer = make(tmp_path / "outer")
     make_ensemble(outer / "inner")
     assert len(collect([outer])) == 2
-    refresh_page([outer], outer / PAGE)
+    refresh_page(records_of([outer]), outer / PAGE)
     assert "runs side by side" not in (outer / PAGE).read_text()
 
 

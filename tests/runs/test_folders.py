@@ -248,7 +248,7 @@ def test_a_run_of_an_attack_that_was_removed_can_still_be_read_reported_verified
     assert {row.broken_by for row in load(tmp_path / "run").rows if row.fooled} == {"spgd-projected-near"}
     found = audit(tmp_path / "run", problem()[0])
     assert (found.held, found.sound) == (fooled, True)
-    refresh_page([tmp_path / "run"], tmp_path / "page.html")
+    refresh_page({tmp_path / "run": load(tmp_path / "run")}, tmp_path / "page.html")
     assert "spgd-projected-near" in (tmp_path / "page.html").read_text()
     assert board.add(tmp_path / "board", tmp_path / "run").attempts[0].attack == "spgd-projected-near"
 

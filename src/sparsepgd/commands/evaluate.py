@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -20,16 +19,19 @@ from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
+from sparsepgd.evaluation import evaluate as run_evaluation
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
 from sparsepgd.runs import runs
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load
-from sparsepgd.runs.records import About, Record
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
 from sparsepgd.threat import Budget
+
+Pairs = Sequence[tuple[Source, Data]]  # models, each with its images
 
 
 @joined()
@@ -52,8 +54,8 @@ def evaluate(
             "Left out: saa+, with --k-curve anneal."
         ),
     ] = None,
-    steps: arg.Steps = 100,
-    queries: arg.Queries = 200,
+    steps: arg.Steps = STEPS,
+    queries: arg.Queries = QUERIES,
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
     k_curve: Annotated[
@@ -92,13 +94,19 @@ def evaluate(
     for _, images in pairs:  # what is wrong is said before anything is shown
         runs.chunk_size(len(images.x), chunk, workers.world, place)
         budget.resolve(shape_of(images.x))
-    engine = options.engine(precision, compiled)
-    go = partial(runs.run, chunk=chunk, batch_size=batch_size, engine=engine, workers=workers)
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
-    plan = _Plan(list(zip(titles, attackers, strict=True)), pairs, data, place, go, k if k_curve else None, quiet)
-    plan.introduce()
-    plan.with_seeds(range(seed, seed + seeds), out_dir)
-    plan.conclude(out_dir)
+    named = list(zip(titles, attackers, strict=True))
+    engine = options.engine(precision, compiled)
+    _introduce(pairs, data)
+    call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
+    rounds = [
+        _round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None)
+        for one, base in zip(range(seed, seed + seeds), _bases(out_dir, seed, seeds), strict=True)
+    ]
+    for j, title in enumerate(titles if seeds > 1 else ()):
+        rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
+        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
+    _conclude([one for found in rounds for row in found for one in row], out_dir)
 
 
 def verify(
@@ -121,100 +129,89 @@ def verify(
         raise typer.Exit(1)
 
 
-@dataclass(eq=False)
-class _Plan:
-    """What `evaluate` does for each seed."""
-
-    attacks: Sequence[tuple[str, Attacker]]  # with their titles
-    pairs: Sequence[tuple[Source, Data]]  # the models, each with its images
-    data: str
-    place: torch.device
-    go: Callable[..., Record]
-    k_max: int | None  # of a curve over k
-    quiet: bool
-    fresh: bool = False  # whether anything had to be done
-    pages: list[Path] = field(default_factory=list)  # folders that have one
-
-    def introduce(self) -> None:
-        """What the models and the images are, before anything runs."""
-        models: dict[str, list[str]] = {}  # by what their images are
-        for source, images in self.pairs:
-            out.print(source.about, soft_wrap=True)
-            models.setdefault(images.about, []).append(source.name)
-        for words, names in models.items():
-            whose = f" for {', '.join(names)}" if len(models) > 1 else ""
-            out.print(f"{self.data}{whose}: {words}", soft_wrap=True)
-        warn_of_classes(self.pairs)
-
-    def with_seeds(self, seeds: Sequence[int], base: Path | None) -> None:
-        """Once for each seed, and if there are several, how far they agree."""
-        several = len(seeds) > 1
-        found = [self.with_seed(seed, base / f"seed-{seed}" if base and several else base) for seed in seeds]
-        for j, (title, _) in enumerate(self.attacks if several else ()):
-            rows = [(source.name, [of_seed[j][i] for of_seed in found]) for i, (source, _) in enumerate(self.pairs)]
-            out.print(tables.over_seeds(rows, f"robust accuracy over {len(seeds)} seeds: {title}"))
-
-    def conclude(self, base: Path | None) -> None:
-        """One more page, of all runs, if there are several; and where everything is."""
-        if base is not None:
-            if len(self.pages) > 1:
-                refresh_page(self.pages, base / PAGE)
-            if self.pages:
-                out.print(f"page in {base / PAGE}", soft_wrap=True)
-            out.print(f"records in {base}", soft_wrap=True)
-        if not self.fresh:
-            out.print("this run was finished before and only read; delete the folder to run it again")
-
-    def with_seed(self, seed: int, base: Path | None) -> list[list[Record]]:
-        """All attacks on all models, each shown as soon as it is there."""
-        names = [source.name for source, _ in self.pairs]
-        x = self.pairs[0][1].x  # all have as many, of one kind
-        thing, point = nouns_of(x)
-        caption = (
-            f"{counted(len(x), f'{thing}s')} of {self.data}, seed {seed}, {self.place}; changed ({point}s) and steps: "
-            f"median of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
-        )
-        found = []
-        folders = runs.folders(base, names, [attack.name for _, attack in self.attacks])
-        for (title, attack), places in zip(self.attacks, folders, strict=True):
-            records = [self.run(attack, *pair, folder, seed) for pair, folder in zip(self.pairs, places, strict=True)]
-            found.append(records)
-            named = list(zip(names, records, strict=True))
-            _show(title, caption, named)
-            if self.k_max is not None:
-                out.print(tables.over_k(named, self.k_max, "robust accuracy over k"))
-            self.draw(records, places)
-        for i, name in enumerate(names):
-            robust = {a.name: of[i].robust_accuracy for (_, a), of in zip(self.attacks, found, strict=True)}
-            _say(name, sanity.compare(robust))
-        return found
-
-    def run(self, attack: Attacker, source: Source, images: Data, folder: Path | None, seed: int) -> Record:
-        """One attack on one model; an interrupt says how to go on."""
-        self.fresh |= folder is None or not (folder / "run.json").is_file()
-        names = {"model": source.name, "data": self.data}
-        about = About(class_names=images.names_for(source.classes), command=command())
-        try:
-            with progress(f"{source.name}, {attack.name}", self.quiet) as report:
-                net = source.model.to(self.place)
-                return self.go(folder, attack, net, images, names, seed=seed, progress=report, about=about)
-        except KeyboardInterrupt:
-            how = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
-            err.print(f"interrupted{how}", soft_wrap=True)
-            raise typer.Exit(1) from None
-
-    def draw(self, records: Sequence[Record], places: Sequence[Path | None]) -> None:
-        """A page beside each record; of several workers the first draws."""
-        for record, folder in zip(records, places, strict=True):
-            if folder is not None and record.finished and not out.quiet:
-                refresh_page([folder], folder / PAGE)
-                self.pages.append(folder)
+def _introduce(pairs: Pairs, data: str) -> None:
+    """What the models and the images are, before anything runs."""
+    models: dict[str, list[str]] = {}  # by what their images are
+    for source, images in pairs:
+        out.print(source.about, soft_wrap=True)
+        models.setdefault(images.about, []).append(source.name)
+    for words, names in models.items():
+        whose = f" for {', '.join(names)}" if len(models) > 1 else ""
+        out.print(f"{data}{whose}: {words}", soft_wrap=True)
+    warn_of_classes(pairs)
 
 
-def _show(title: str, caption: str, named: Sequence[tuple[str, Record]]) -> None:
-    out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
-    for name, record in named:
-        _say(name, record.warnings)
+def _bases(base: Path | None, seed: int, seeds: int) -> list[Path | None]:
+    """A folder for each seed."""
+    return [base / f"seed-{seed + i}" if base and seeds > 1 else base for i in range(seeds)]
+
+
+def _caption(pairs: Pairs, data: str, seed: int, place: torch.device) -> str:
+    x = pairs[0][1].x  # all have as many, of one kind
+    thing, point = nouns_of(x)
+    return (
+        f"{counted(len(x), f'{thing}s')} of {data}, seed {seed}, {place}; changed ({point}s) and steps: "
+        f"median of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
+    )
+
+
+def _round(
+    call: Callable[..., Evaluation],
+    attacks: Sequence[tuple[str, Attacker]],  # with their titles
+    pairs: Pairs,
+    seed: int,
+    base: Path | None,
+    caption: str,
+    k_max: int | None,  # of a curve over k
+) -> list[list[Evaluation]]:
+    """All attacks on all models with one seed, each shown as soon as it is there."""
+    names, rounds = [source.name for source, _ in pairs], []
+    folders = runs.folders(base, names, [attack.name for _, attack in attacks])
+    for (title, attack), places in zip(attacks, folders, strict=True):
+        found = [call(*pair, attack, folder, seed) for pair, folder in zip(pairs, places, strict=True)]
+        rounds.append(found)
+        named = [(name, one.record) for name, one in zip(names, found, strict=True)]
+        out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
+        for name, record in named:
+            _say(name, record.warnings)
+        if k_max is not None:
+            out.print(tables.over_k(named, k_max, "robust accuracy over k"))
+        for one in found if not out.quiet else ():  # of several workers the first draws
+            if one.folder is not None:
+                one.report()
+    for i, name in enumerate(names):
+        robust = {a.name: of[i].robust_accuracy for (_, a), of in zip(attacks, rounds, strict=True)}
+        _say(name, sanity.compare(robust))
+    return rounds
+
+
+def _one(
+    source: Source, images: Data, attack: Attacker, folder: Path | None, seed: int, *,
+    data: str, quiet: bool, place: torch.device, **how: Any,
+) -> Evaluation:  # fmt: skip
+    """One attack on one model; an interrupt says how to go on."""
+    names, classes = {"model": source.name, "data": data}, images.names_for(source.classes)
+    try:
+        with progress(f"{source.name}, {attack.name}", quiet) as report:
+            return run_evaluation(
+                source.model.to(place), *images, attack=attack, out=folder, seed=seed, names=names,
+                class_names=classes, command=command(), progress=report, **how,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        how_on = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
+        err.print(f"interrupted{how_on}", soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
+    """One more page, of all runs, if there are several; and where everything is."""
+    if base is not None:
+        if len(found) > 1 and not out.quiet:
+            refresh_page({one.folder: one.written for one in found if one.folder is not None}, base / PAGE)
+        out.print(f"page in {base / PAGE}", soft_wrap=True)
+        out.print(f"records in {base}", soft_wrap=True)
+    if all(one.only_read for one in found):
+        out.print("this run was finished before and only read; delete the folder to run it again")
 
 
 def _say(name: str, notices: Sequence[Notice]) -> None:

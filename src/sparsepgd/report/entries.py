@@ -151,6 +151,12 @@ def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
     ]
 
 
+def entry_of(record: Record, x: Tensor, x_adv: Tensor) -> Entry:
+    """A run that is in no folder."""
+    (label,) = _labels([record])
+    return Entry(0, label, record, x, x_adv)
+
+
 def nouns_of(x: Tensor) -> tuple[str, str]:
     """What was attacked, and what of it is counted: image and pixel, input and feature, signal and place."""
     return NOUNS.get(x.dim(), ("signal", "place"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
-from sparsepgd.report.entries import Entry, entries_of, notices, nouns, records_of, short_digest
+from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
 from sparsepgd.report.figures import draw_all
 from sparsepgd.report.gallery import gallery
 from sparsepgd.runs.folders import dump, sha256
@@ -27,12 +27,12 @@ def write_page(entries: Sequence[Entry], file: Path) -> Path:
     return file
 
 
-def refresh_page(folders: Sequence[Path], file: Path) -> None:
-    """The page of these runs and no others, unless that is what is there."""
-    records = records_of(folders)
+def refresh_page(records: Mapping[Path, Record], file: Path) -> Path:
+    """The page of the runs in these folders and no others, unless that is what is there."""
     shown = _listed(records.values())
     if not file.is_file() or f'name="runs" content="{shown}"' not in file.read_text(encoding="utf-8", errors="replace"):
         write_page(entries_of(records), file)
+    return file
 
 
 def _listed(records: Iterable[Record]) -> str:

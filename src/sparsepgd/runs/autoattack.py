@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -185,6 +184,7 @@ class AutoAttack:
     def _in_folder(self, path: Path, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int) -> Result:
         """The evaluation as a run in a folder, which goes on where it was."""
         from sparsepgd.runs import runs
+        from sparsepgd.runs.chunks import result_of
         from sparsepgd.runs.folders import Folder, load_adversarial
 
         if model_digest(self.model) is None:
@@ -198,15 +198,7 @@ class AutoAttack:
         seed = begun.configuration["seed"] if begun else time.time_ns() if self.seed is None else self.seed
         model = self.model if self.logits is None else Extracted(self.model, self.logits)
         record = runs.run(path, ensemble, model, (x, y), seed=seed, chunk=CHUNK * int(bs), batch_size=int(bs))
-        x_adv = load_adversarial(path)["x_adv"].to(x.device)
-        loss = [math.nan if row.loss is None else row.loss for row in record.rows]
-        columns = {
-            field.name: torch.tensor([getattr(row, field.name) for row in record.rows], device=x.device)
-            for field in fields(Result)
-            if field.name not in ("x_adv", "loss", "broken_by")
-        }
-        by = tuple(row.broken_by for row in record.rows)
-        return Result(x_adv, loss=torch.tensor(loss, dtype=x.dtype, device=x.device), broken_by=by, **columns)
+        return result_of(record.rows, load_adversarial(path, record)["x_adv"].to(x.device))
 
     def _run(self, member: Attacker, x: Tensor, y: Tensor, bs: int, rows: Tensor, report: Progress) -> Result:
         device, seed = self.device or x.device, time.time_ns() if self.seed is None else self.seed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -113,6 +113,18 @@ def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[flo
     return tuple(
         Row(index=start + i, **{name: column[i] for name, column in columns.items()}) for i in range(len(result))
     )
+
+
+def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
+    """The `Result` whose rows these are, where its images are."""
+    columns = {
+        field.name: torch.tensor([getattr(row, field.name) for row in rows], device=x_adv.device)
+        for field in fields(Result)
+        if field.name not in ("x_adv", "loss", "broken_by")
+    }
+    loss = [math.nan if row.loss is None else row.loss for row in rows]
+    columns["loss"] = torch.tensor(loss, dtype=x_adv.dtype, device=x_adv.device)
+    return Result(x_adv, broken_by=tuple(row.broken_by for row in rows), **columns)
 
 
 def image_file(task: Task, parts: list[Tensor]) -> bytes:

@@ -132,7 +132,7 @@ def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     written = attack.get("budget")
     if not isinstance(written, dict):
         raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")
-    if written.get("allowed") != _plain(allowed):
+    if written.get("allowed") != plain(allowed):
         raise SourceError("the mask `allowed` beside the images is not the one that the record speaks of")
     return Budget(written["k"], _pattern(written["pattern"]), written["eps"], allowed)
 
@@ -152,25 +152,25 @@ def _pattern(written: Plain) -> Pattern:
 
 
 def _hyper_parameters(attack: object) -> Plain:
-    found = _plain(attack)
+    found = plain(attack)
     return found if isinstance(found, dict) else {"kind": type(attack).__name__, "repr": found}
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
     if isinstance(value, Shape):
         rows = ["".join(str(int(cell)) for cell in row) for row in value.kernel(0, 0)]
         return {"kind": "Shape", "name": value.name, "kernel": rows}
     if isinstance(value, Tensor):
         return {"shape": list(value.shape), "sha256": digest(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no such numbers
     if value is None or isinstance(value, str | int | float | bool):

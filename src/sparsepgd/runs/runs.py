@@ -54,6 +54,7 @@ def run(
     stop: Callable[[], bool] | None = None,
     workers: Workers = ALONE,
     about: About | None = None,
+    keep: Callable[[Tensor], None] | None = None,
 ) -> Record:
     """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
 
@@ -65,7 +66,8 @@ def run(
     `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
     see. Only the first reports progress: the place it has come to, and until the end only its own successes.
     `about`: the names of the classes and the command line, for readers of the record; left out, the names that
-    `data` has, if it is of `load_data`. An attack that somebody else wrote is a dataclass, if its hyper-parameters are
+    `data` has, if it is of `load_data`. `keep`: handed the adversarial images, as they are stored, of a run without a
+    folder. An attack that somebody else wrote is a dataclass, if its hyper-parameters are
     to be told apart.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
@@ -80,7 +82,10 @@ def run(
         raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
     if folder is None:
         head = _head(task, configuration, about)
-        return _record(head, [attack_chunk(task, "", 0, len(x), 0)[0]], "")
+        made, images = attack_chunk(task, "", 0, len(x), 0)
+        if keep is not None:
+            keep(images)
+        return _record(head, [made], "")
     place = Folder(folder)
     with place.held() if workers.first else nullcontext():
         found = workers.share(lambda: _opened(place, task, configuration, about, named="model" in (config or {})))

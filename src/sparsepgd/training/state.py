@@ -178,7 +178,7 @@ def configuration(wanted: Settings, network: nn.Module, data: Plain, names: dict
     """What makes a run the same run, as plain values. Fresh weights may differ: a checkpoint replaces them."""
     budget = wanted.budget
     allowed = None if budget.allowed is None else identity.digest(budget.allowed)
-    rules = {"k": budget.k, "pattern": identity._plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
+    rules = {"k": budget.k, "pattern": identity.plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(wanted).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     structure = hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()

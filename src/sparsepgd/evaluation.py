@@ -1,0 +1,168 @@
+"""`evaluate`: how robust a model is, as `spgd evaluate` measures it: recorded, and resumed where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import Tensor, nn
+
+from sparsepgd import options, tables
+from sparsepgd.analysis.sanity import Notice
+from sparsepgd.distributed import joined
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem import Result
+from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.oracle import Model
+from sparsepgd.report import PAGE, entry_of, refresh_page, write_page
+from sparsepgd.report.entries import describe_budget
+from sparsepgd.runs import identity, runs
+from sparsepgd.runs.autoattack import Extracted
+from sparsepgd.runs.chunks import decoded, result_of
+from sparsepgd.runs.folders import RECORD, load_adversarial
+from sparsepgd.runs.records import About, Record
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.loop import Progress
+from sparsepgd.threat import Budget
+
+STEPS, QUERIES = 100, 200  # of an attack by name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """What an evaluation has found; ``print`` shows it as a table, with its warnings."""
+
+    record: Record  # what run.json holds: accuracies, one row per image, configuration, versions, warnings
+    x: Tensor
+    folder: Path | None
+    only_read: bool  # the run in the folder was finished before
+    images: Tensor | None  # the adversarial images as they are stored, of a run without a folder
+
+    @property
+    def clean_accuracy(self) -> float:
+        return self.record.clean_accuracy
+
+    @property
+    def clean_interval(self) -> tuple[float, float]:
+        """95 %, by Wilson's score."""
+        return self.record.clean_interval
+
+    @property
+    def robust_accuracy(self) -> float:
+        return self.record.robust_accuracy
+
+    @property
+    def robust_interval(self) -> tuple[float, float]:
+        """95 %, by Wilson's score."""
+        return self.record.robust_interval
+
+    @property
+    def warnings(self) -> tuple[Notice, ...]:
+        """What to know before the numbers are believed."""
+        return self.record.warnings
+
+    @property
+    def written(self) -> Record:
+        """As the folder holds it: without the notice of how it was read."""
+        kept = tuple(notice for notice in self.warnings if notice.code != "only-read")
+        return self.record.model_copy(update={"warnings": kept})
+
+    @cached_property
+    def result(self) -> Result:
+        """What the attack returned, with the adversarial images, where the images are."""
+        stored = load_adversarial(self.folder, self.record)["x_adv"] if self.folder is not None else self.images
+        assert stored is not None
+        return result_of(self.record.rows, decoded(stored.to(self.x.device), self.x))
+
+    def report(self, file: str | Path | None = None) -> Path:
+        """The page of the run; `file`: report.html in its folder, or in the current one if it has none."""
+        file = Path(file) if file is not None else (self.folder or Path()) / PAGE
+        if self.folder is None:
+            return write_page([entry_of(self.record, self.x.cpu(), self.result.x_adv.cpu())], file)
+        return refresh_page({self.folder: self.written}, file)
+
+    def __repr__(self) -> str:
+        model, attack = (self.record.configuration[part]["name"] for part in ("model", "attack"))
+        low, high = self.robust_interval
+        return (
+            f"Evaluation({model} under {attack}, {self.record.images} images, clean {self.clean_accuracy:.1%}, "
+            f"robust {self.robust_accuracy:.1%} ({100 * low:.1f}-{high:.1%}), {len(self.warnings)} warnings)"
+        )
+
+    def __str__(self) -> str:
+        told, console = self.record.configuration, Console(file=StringIO(), width=80, markup=False, highlight=False)
+        title = f"{told['attack']['name']}, {describe_budget(told['attack'].get('budget'))}"
+        caption = f"{self.record.images} of {told['data']['name']}, seed {told['seed']}"
+        console.print(tables.accuracies([(told["model"]["name"], self.record.summary())], title, caption))
+        for notice in self.warnings:
+            console.print(f"warning: {notice.message}")
+        return console.file.getvalue().rstrip()  # type: ignore[attr-defined, no-any-return]
+
+
+def evaluate(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    budget: Budget | None = None,
+    attack: str | Attacker = "saa+",
+    out: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    queries: int | None = None,
+    seed: int = 0,
+    logits: Callable[[Any], Tensor] | None = None,
+    batch_size: int | None = None,
+    chunk: int | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    names: Mapping[str, str] | None = None,
+    class_names: Sequence[str] = (),
+    command: str | None = None,
+) -> Evaluation:
+    """Clean and robust accuracy with intervals and warnings: `spgd evaluate` for one model, in Python.
+
+    `budget`: 20 pixels if left out. `attack`: a name as on the command line, with `steps` (100) of its gradient attacks
+    and `queries` (200) of its black boxes; or an attack, which has its own budget and length.
+    `out`: a folder for the record and the adversarial images, written every `chunk` images: the same call resumes a
+    run that was stopped, and reads one that is finished. `names`: {"model": ..., "data": ...} for the record; a model
+    that is just a function can only be resumed under a name. `class_names`, `command`: for readers of the record.
+    `logits`, `batch_size`, `engine`, `progress`: as for the call of an attack.
+    Under torchrun all workers call this with the same arguments and share the images through `out`.
+    """
+    if logits is not None:
+        model = Extracted(model, logits) if isinstance(model, nn.Module) else _extracted(model, logits)
+    attacker = _attacker(attack, budget, steps, queries)
+    about = About(class_names=tuple(class_names), command=command)
+    folder, kept = None if out is None else Path(out), list[Tensor]()
+    only_read = folder is not None and (folder / RECORD).is_file()
+    with joined() as workers:
+        record = runs.run(
+            folder, attacker, model, (x, y), names, seed=seed, chunk=chunk, batch_size=batch_size, engine=engine,
+            progress=progress, workers=workers, about=about, keep=kept.append,
+        )  # fmt: skip
+    return Evaluation(record, x.detach(), folder, only_read, kept[0] if kept else None)
+
+
+def _attacker(attack: str | Attacker, budget: Budget | None, steps: int | None, queries: int | None) -> Attacker:
+    """By its name, with budget and length, or as it is."""
+    if not isinstance(budget, Budget | None):
+        raise UnsupportedError(f"budget={budget!r}; expected a Budget, e.g. Budget(k=20)")
+    if isinstance(attack, str):
+        steps, queries = STEPS if steps is None else steps, QUERIES if queries is None else queries
+        return options.attack(attack, budget or Budget(k=20), steps, queries=queries)
+    for name, value in (("steps", steps), ("queries", queries)):
+        if value is not None:
+            raise UnsupportedError(f"{name}={value} beside an attack, which has its own length; set it there")
+    own = getattr(attack, "budget", None)
+    if budget is not None and identity.plain(budget) != identity.plain(own):
+        raise UnsupportedError(f"budget={budget} beside an attack with budget={own}; leave one of them out")
+    return attack
+
+
+def _extracted(model: Model, logits: Callable[[Any], Tensor]) -> Model:
+    return lambda x: logits(model(x))
