@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import pad
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.threat.norms import group_l0
 from sparsepgd.training.adversaries import adversary
@@ -18,7 +17,8 @@ from sparsepgd.training.data import Batch, augmented, border, window
 from sparsepgd.training.settings import settings
 from sparsepgd.training.team import Team
 from sparsepgd.training.watch import watch
-from training.toys import QUICK, network, quadrants
+from support.models import SmallConvNet, images, labelled
+from support.quadrants import QUICK, network, quadrants
 
 SHAPE = (3, 12, 12)
 
