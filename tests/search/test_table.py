@@ -50,7 +50,7 @@ X = images(60, dtype=torch.float64)
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("batch_size", [7, 24, 100])
+@pytest.mark.parametrize("batch_size", [7, 100])
 @pytest.mark.usefixtures("apart")
 def test_empty_slots_late_looks_and_late_confirmation_do_not_change_who_is_fooled(
     attack: sp.Attack, batch_size: int, monkeypatch: pytest.MonkeyPatch
@@ -135,7 +135,7 @@ def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> Non
     assert pace.every == 1
 
 
-@pytest.mark.parametrize("room", [1, 5, 20])
+@pytest.mark.parametrize("room", [1, 20])
 def test_a_batch_that_does_not_fit_is_halved_and_the_run_goes_on_with_the_same_result(room: int) -> None:
     attack, model = sp.SparsePGD(sp.Budget(k=2), 25), Tight(room)
     y = labelled(model.net, X)
