@@ -177,9 +177,7 @@ def test_targeted_goals_are_reached_as_stated(name: str, accept: Any) -> None:
     target = (y + 1) % 5
     attack = short(name, wide(name))
     if name in ("saa", "saa+", "sparse-fool"):
-        with pytest.raises(
-            UnsupportedError, match=r"goal Targeted; use Untargeted.*or SparsePGD|a target use Sparse"
-        ):
+        with pytest.raises(UnsupportedError, match=r"goal Targeted; use Untargeted.*or SparsePGD|a target use Sparse"):
             attack(model, x, y, goal=sp.Targeted(target, accept=accept))
         return
     result = attack(model, x, y, goal=sp.Targeted(target, accept=accept))
