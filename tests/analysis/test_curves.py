@@ -140,7 +140,7 @@ class Noting:
         return result
 
 
-@pytest.mark.parametrize("ks", [8, 7, 5, 1, 16])
+@pytest.mark.parametrize("ks", [8, 5, 1])
 def test_smallest_k_of_a_linear_model(ks: int) -> None:
     model, x, y, expected = linear_problem()
     attack = Noting(sp.SparsePGD(sp.Budget(k=1), steps=150), sp.Budget(k=1))
@@ -202,7 +202,7 @@ class Counted(sp.SparseAnneal):
         return super().__call__(model, x, y, **options)
 
 
-@pytest.mark.parametrize("ks", [8, 7, 5, 1, 16])
+@pytest.mark.parametrize("ks", [7, 1, 16])
 def test_a_minimum_norm_attack_is_run_once_for_all_k(ks: int) -> None:
     model, x, y, expected = linear_problem()
     attack = Counted(sp.Budget(k=1), steps=300)

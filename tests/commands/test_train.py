@@ -245,11 +245,11 @@ def asked_for(words: list[str], spgd: Spgd, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spgd: Spgd) -> None:
     pytest.importorskip("sklearn")
     robust = {}
-    for method, epochs in (("plain", "5"), ("fast-ls", "8")):
+    for method, epochs in (("plain", "3"), ("fast-ls", "5")):
         done = spgd("train", "--method", method, "--epochs", epochs, "--out", method)
         assert done.returncode == 0, done.stderr
         robust[method] = min(zoo.card("model", place / method).robust_accuracy.values())
-    assert robust["fast-ls"] > robust["plain"] + 0.2
+    assert robust["fast-ls"] > robust["plain"] + 0.1
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,9 @@ ATTACKS: list[Attack] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.name}-{attack.budget.pattern.unit}")
+@pytest.mark.parametrize(
+    ("attack", "kind"), [(one, kind) for place, one in enumerate(ATTACKS) for kind in list(KINDS)[place % 2 :: 2]]
+)
 def test_detectors_are_attacked_exactly_within_the_budget(attack: Attack, kind: str) -> None:
     model, x = made(kind).train(), images(2, size=SIZE)
     content = torch.ones(2, SIZE, SIZE, dtype=torch.bool)

@@ -204,9 +204,7 @@ def test_a_saved_png_is_still_adversarial(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        "pass",
         "torch.backends.cudnn.allow_tf32 = False; torch.set_float32_matmul_precision('high')",
-        "torch.backends.cuda.matmul.allow_tf32 = True",
         "torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = 'tf32'",
     ],
 )

@@ -94,7 +94,7 @@ def test_curves_appear_only_where_there_is_something_to_draw(entries: list[Entry
     assert "over-k" in names(entries[2:])
 
 
-@pytest.mark.parametrize("shape", [(9,), (2, 12), (classes.BARS + 100,)])
+@pytest.mark.parametrize("shape", [(2, 12), (classes.BARS + 100,)])
 def test_bars_are_the_shares_of_inputs_that_change_a_feature(shape: tuple[int, ...], tmp_path: Path) -> None:
     (entry,) = collect([make_of_numbers(tmp_path / "run", *shape)])
     (drawing,) = (one for one in draw_all([entry]) if one.name == "changed")
