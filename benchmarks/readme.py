@@ -10,6 +10,7 @@ from pathlib import Path
 from records import PAIR, beside_official, load, rewritten, torch_version
 
 from sparsepgd.tables import markdown
+from sparsepgd.zoo import Card
 
 ROOT = Path(__file__).parent.parent
 MARKS = (
@@ -72,18 +73,18 @@ def _link(name: str) -> str:
     return f"[record](benchmarks/results/{name}.json)"
 
 
-SHOWN = {f"sPGD {gradient}, k=20, 100 steps": f"sPGD {gradient}" for gradient in ("unprojected", "projected")}
+SHOWN = {f"spgd-{gradient}": f"sPGD {gradient}" for gradient in ("unprojected", "projected")}
 
 
 def shipped() -> str:
     """The models in the package, from their cards."""
     titles, rows = ["model", "parameters", "clean", *SHOWN.values(), "the lowest of all attacks"], []
     for file in sorted((ROOT / "src" / "sparsepgd" / "zoo" / "bundled").glob("small-*.json")):
-        card = json.loads(file.read_text())
-        robust = card["robust_accuracy"]
-        attack, lowest = min(robust.items(), key=lambda pair: pair[1])
-        cells = [f"{value:.1%}" for value in (card["clean_accuracy"], *(robust[one] for one in SHOWN))]
-        rows.append([card["name"], f"{card['parameters']:,}", *cells, f"{lowest:.1%}, {attack}"])
+        card = Card.of(json.loads(file.read_text()))
+        lowest = min(card.robust, key=lambda one: one.robust_accuracy)
+        shown = {one.attack: one.robust_accuracy for one in card.robust}
+        cells = [f"{value:.1%}" for value in (card.clean_accuracy, *(shown[one] for one in SHOWN))]
+        rows.append([card.name, f"{card.parameters:,}", *cells, f"{lowest.robust_accuracy:.1%}, {lowest}"])
     return (
         "\nThe small models in the package (10,000 test images clean, the first 1,000 under attack at k = 20, 100 "
         "steps; the cards in `src/sparsepgd/zoo/bundled` hold the training command, `spgd zoo NAME` what other attacks "

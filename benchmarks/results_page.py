@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from records import RESULTS, Record, Records, file_of, hardware, listed, read, told
+from records import RESULTS, Records, file_of, hardware, listed, read, told
 from results_paper import ablations, curves, figures, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
 
 from sparsepgd.tables import markdown
+from sparsepgd.zoo import Card
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -52,27 +53,24 @@ def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:
 def models(folders: tuple[Path, ...]) -> Iterator[str]:
     """The models of the zoo, from their cards."""
     found = [json.loads(file.read_text()) for folder in folders for file in sorted(folder.glob("*.json"))]
-    cards = [card for card in found if "clean_accuracy" in card]
+    cards = [Card.of(card) for card in found if "clean_accuracy" in card]
     if cards:
         yield "## The models\n"
         yield markdown(MODEL, [_model(card) for card in cards]) + "\n"
         yield "Robust accuracy, %, by attack:\n"
-        attacks = dict.fromkeys(attack for card in cards for attack in card["robust_accuracy"])
-        yield (
-            markdown(["", *(card["name"] for card in cards)], [_withstood(cards, attack) for attack in attacks]) + "\n"
-        )
+        attacks = dict.fromkeys(str(one) for card in cards for one in card.robust)
+        yield markdown(["", *(card.name for card in cards)], [_withstood(cards, attack) for attack in attacks]) + "\n"
         yield "How it was measured:\n"
-        yield listed(told((card["name"], card["measured"]) for card in cards))
+        yield listed(told((card.name, card.measured) for card in cards))
 
 
-def _model(card: Record) -> list[str]:
-    seconds, clean = f"{card['training_seconds']:,.0f}", f"{100 * card['clean_accuracy']:.1f}"
-    words = (card["name"], card["architecture"], card["method"], str(card["epochs"]))
-    return [*words, seconds, card["hardware"], clean]
+def _model(card: Card) -> list[str]:
+    seconds, clean = f"{card.training_seconds:,.0f}", f"{100 * card.clean_accuracy:.1f}"
+    return [card.name, card.architecture, card.method, str(card.epochs), seconds, card.hardware, clean]
 
 
-def _withstood(cards: list[Record], attack: str) -> list[str]:
-    found = [card["robust_accuracy"].get(attack) for card in cards]
+def _withstood(cards: list[Card], attack: str) -> list[str]:
+    found = [{str(one): one.robust_accuracy for one in card.robust}.get(attack) for card in cards]
     return [attack, *("-" if value is None else f"{100 * value:.1f}" for value in found)]
 
 

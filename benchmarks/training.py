@@ -69,7 +69,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "curves": {key: [v if v is None else round(v, 4) for v in row] for key, row in training.curves.items()},
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
-        "robust": card["robust_accuracy"],
+        "robust": card["robust"],
         "saa": {
             "steps": args.steps,
             "queries": args.queries,

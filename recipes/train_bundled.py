@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, kl_div, pad
 
 from sparsepgd import Budget, SparsePGD
 from sparsepgd.runs.identity import hardware
-from sparsepgd.zoo import CIFAR10_CLASSES, Card, load
+from sparsepgd.zoo import CIFAR10_CLASSES, Card, Figure, load
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 ARCHS = {"small": "small_preact_resnet", "prn18": "preact_resnet18"}
@@ -183,14 +183,15 @@ def measure(network: nn.Module, data: dict[str, Tensor], k: int) -> dict[str, ob
     x, y = data["x_test"].float() / 255, data["y_test"]
     with torch.no_grad():
         guesses = torch.cat([network(part).argmax(1) for part in x.split(1000)])
-    robust = {}
+    robust = []
     for gradient in ("unprojected", "projected"):
         attack = SparsePGD(Budget(k=k), steps=100, gradient=gradient)
         result = attack(network, x[:1000], y[:1000])
-        robust[f"sPGD {gradient}, k={k}, 100 steps"] = float(result.robust_accuracy)
+        accuracy, count = float(result.robust_accuracy), len(result)
+        robust.append(Figure(attack.name, accuracy, count, k, {"kind": "Pixels"}, 1.0, attack.steps))
     how = f"float32; clean: {len(x)} test images; robust: the first {min(len(x), 1000)} of them"
     clean = (guesses == y).float().mean().item()
-    return {"clean_accuracy": round(clean, 5), "robust_accuracy": robust, "measured": how}
+    return {"clean_accuracy": round(clean, 5), "robust": robust, "measured": how}
 
 
 def command(args: argparse.Namespace) -> str:
@@ -245,9 +246,7 @@ def main() -> None:
     )
     write(args.out / f"{args.name}.json", card.to_json().encode())
     load(args.name, args.out)  # what was written can be read
-    print(
-        f"{args.name}: clean {card.clean_accuracy:.2%}, {card.robust_accuracy}, {card.training_seconds} s of training"
-    )
+    print(f"{args.name}: clean {card.clean_accuracy:.2%}, {card.robust}, {card.training_seconds} s of training")
 
 
 if __name__ == "__main__":

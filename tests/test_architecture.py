@@ -13,6 +13,7 @@ SOURCE = Path(sparsepgd.__file__).parent
 LAYERS = [
     "errors",
     "extras",
+    "validation",
     "atomic",
     "distributed",
     "threat",

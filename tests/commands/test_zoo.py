@@ -38,18 +38,18 @@ def spgd(*words: str) -> str:
 
 def test_the_list_has_the_lowest_robust_accuracy_with_its_attack_and_the_place(weights: Path) -> None:
     put(weights, NAME, network(), parameters=11_172_170)
-    put(weights, "untested-model-of-a-long-name", network(), robust_accuracy={})
+    put(weights, "untested-model-of-a-long-name", network(), robust=[])
     said = spgd("zoo")
     assert max(map(len, said.splitlines())) <= 80
     rows = {line.split()[0]: line.split() for line in said.splitlines()}
     assert rows[NAME][:6] == [NAME, "digits_resnet", "11.17", "M", "87.5%", "62.5%"]
     assert rows[NAME][-1] == "weights"
-    assert "sPGD projected," in said, "the lowest of small-plain"
+    assert "spgd-projected," in said, "the lowest of small-plain"
     assert rows["small-strades"][-1] == "package"
     assert "-" in next(line for line in said.splitlines() if line.startswith("untested")).split()
     assert "not here" not in said
     shown = "".join(line[56:73] for line in said.splitlines())  # the attacks only
-    assert "sAA, k=20" in shown
+    assert "saa, k=20" in shown
 
 
 def test_the_list_names_full_size_models_that_are_not_here(weights: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_name_shows_the_whole_card(weights: Path) -> None:
     assert all(one in said for one in whole)
     assert "trained  fast-ls, 7 epochs, seed 3, 12 s on one core, torch 2.6.0" in lines
     assert "clean    87.5%" in lines
-    first = lines.index("robust   62.5% sAA, k=20, 10000 steps")
-    assert lines[first + 1] == "         75.0% sPGD unprojected, k=20, 100 steps"
+    first = lines.index("robust   62.5% saa, k=20, 10000 steps, 16 images")
+    assert lines[first + 1] == "         75.0% spgd-unprojected, k=20, 100 steps, 16 images"
 
 
 def test_a_model_whose_weights_are_not_here_is_refused_by_every_command(weights: Path) -> None:

@@ -39,7 +39,10 @@ def put(folder: Path, name: str, model: nn.Module, dtype: torch.dtype = torch.fl
         "training_seconds": 12.0,
         "clean_accuracy": 0.875,
         "measured": "float32; clean: 16 test images",
-        "robust_accuracy": {"sPGD unprojected, k=20, 100 steps": 0.75, "sAA, k=20, 10000 steps": 0.625},
+        "robust": [
+            zoo.Figure("spgd-unprojected", 0.75, 16, 20, steps=100),
+            zoo.Figure("saa", 0.625, 16, 20, steps=10_000),
+        ],
     }
     card = zoo.Card(**{**about, **changes})
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,12 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training.api import Trained
-from sparsepgd.training.entries import add_robust, measure, round_to_half, zoo_entry
+from sparsepgd.training.entries import Figures, add_robust, measure, round_to_half, zoo_entry
 from sparsepgd.training.settings import settings
 from sparsepgd.training.state import write_weights
 from support.quadrants import network, quadrants, same_weights
+
+SPGD = ["spgd-unprojected", "spgd-projected"]
 
 
 def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:
@@ -33,8 +35,9 @@ def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:
     with torch.no_grad():
         clean = float((model(test[0]).argmax(1) == test[1]).float().mean())
     assert card.clean_accuracy == pytest.approx(clean, abs=1e-5)
-    assert list(card.robust_accuracy) == [f"sPGD {one}, k=1, 4 steps" for one in ("unprojected", "projected")]
-    assert all(value * 8 == round(value * 8) for value in card.robust_accuracy.values())
+    assert [str(one) for one in card.robust] == [f"{one}, k=1, 4 steps, 8 images" for one in SPGD]
+    assert all(one.robust_accuracy * 8 == round(one.robust_accuracy * 8) for one in card.robust)
+    assert (card.robust[0].pattern, card.robust[0].eps, card.robust[0].seed) == ({"kind": "Pixels"}, 1.0, 0)
     assert len(card.curves["loss"]) == 1
 
 
@@ -50,9 +53,10 @@ def test_the_figures_are_those_of_the_attacks() -> None:
     y[:3] = (y[:3] + 1) % 4
     found = measure(model, (x, y), sp.Budget(k=3), images=6, steps=5)
     expected = sp.SparsePGD(sp.Budget(k=3), 5)(model, x[:6], y[:6]).robust_accuracy
-    assert found["clean_accuracy"] == 0.75
-    assert found["robust_accuracy"]["sPGD unprojected, k=3, 5 steps"] == pytest.approx(expected, abs=1e-5)
-    assert found["measured"] == "float32; clean: 12 test images; robust: the first 6 of them"
+    assert found.clean_accuracy == 0.75
+    assert [one.attack for one in found.robust] == SPGD
+    assert found.robust[0].robust_accuracy == pytest.approx(expected, abs=1e-5)
+    assert found.measured == "float32; clean: 12 test images; robust: the first 6 of them"
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def test_the_figures_of_an_entry_in_half_precision_are_those_of_the_rounded_weig
 ) -> None:
     seen = []
 
-    def spy(model: torch.nn.Module, *rest: Any) -> dict[str, Any]:
+    def spy(model: torch.nn.Module, *rest: Any) -> Figures:
         seen.append(all(torch.equal(p, p.half().float()) for p in model.parameters()))
         return measure(model, *rest)
 
@@ -98,7 +102,7 @@ def test_the_figures_of_an_entry_in_half_precision_are_those_of_the_rounded_weig
     card = written(trained, tmp_path)
     assert seen == [True]
     again = measure(zoo.load("mine", tmp_path), quadrants(20, seed=1), sp.Budget(k=3), 8, 4)
-    assert (card.clean_accuracy, card.robust_accuracy) == (again["clean_accuracy"], again["robust_accuracy"])
+    assert (card.clean_accuracy, card.robust) == (again.clean_accuracy, again.robust)
 
 
 def test_without_half_the_weights_stay_as_they_were_trained(trained: Trained, tmp_path: Path) -> None:
@@ -119,32 +123,35 @@ def test_weights_beyond_half_precision_are_refused_and_left_alone() -> None:
 
 def test_further_figures_go_onto_the_card(trained: Trained, tmp_path: Path) -> None:
     old = written(trained, tmp_path)
-    figures = {"sAA, k=3, 10000 steps": 0.621234, "SparseRS, k=3, 10000 queries": 0.7}
+    figures = [
+        zoo.Figure("saa", 0.621234, 1000, 3, steps=10_000, queries=10_000),
+        zoo.Figure("sparse-rs", 0.7, 1000, 3, queries=10_000),
+    ]
     for _ in range(2):  # the same once more changes nothing
         add_robust(tmp_path, "mine", figures, "sAA and SparseRS: the first 1000")
     new = zoo.card("mine", tmp_path)
-    assert new.robust_accuracy == {**old.robust_accuracy, "sAA, k=3, 10000 steps": 0.62123, **{list(figures)[1]: 0.7}}
+    assert new.robust == [*old.robust, replace(figures[0], robust_accuracy=0.62123), figures[1]]
     assert new.measured == f"{old.measured}; sAA and SparseRS: the first 1000"
-    assert replace(new, robust_accuracy=old.robust_accuracy, measured=old.measured) == old
+    assert replace(new, robust=old.robust, measured=old.measured) == old
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.json", "mine.safetensors"]
 
 
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ({"sAA": 62.0}, r"robust_accuracy under 'sAA' is 62.0, expected a share from 0 to 1; .* as it was"),
-        ({"sAA": float("nan")}, "is nan, expected a share"),
-        ({"known": 0.25}, "the card of mine has 0.5 under 'known', now came 0.25; name what differs"),
+        (("saa", 62.0), r"robust_accuracy=62.0; use at most 1; the card of mine is as it was"),
+        (("saa", float("nan")), "robust_accuracy=nan; expected a number; the card of mine is as it was"),
+        (("known", 0.25), "the card of mine has 0.5 under known, k=3, 9 images, now came 0.25; name what differs"),
     ],
 )
 def test_figures_that_cannot_be_are_refused_and_the_card_stays(
-    figures: dict[str, float], message: str, trained: Trained, tmp_path: Path
+    figures: tuple[str, float], message: str, trained: Trained, tmp_path: Path
 ) -> None:
     written(trained, tmp_path)
-    add_robust(tmp_path, "mine", {"known": 0.5}, "by hand")
+    add_robust(tmp_path, "mine", [zoo.Figure("known", 0.5, 9, 3)], "by hand")
     before = (tmp_path / "mine.json").read_bytes()
     with pytest.raises(UnsupportedError, match=message):
-        add_robust(tmp_path, "mine", {"new": 0.1, **figures}, "by hand")
+        add_robust(tmp_path, "mine", [zoo.Figure("new", 0.1, 9, 3), zoo.Figure(*figures, 9, 3)], "by hand")
     assert (tmp_path / "mine.json").read_bytes() == before
 
 
@@ -154,7 +161,7 @@ def test_figures_of_other_weights_are_refused(trained: Trained, tmp_path: Path) 
     file = tmp_path / "mine.safetensors"
     file.write_bytes(file.read_bytes()[:-2] + b"ab")
     with pytest.raises(SourceError, match=r"mine.safetensors has sha256 .*, its card says"):
-        add_robust(tmp_path, "mine", {"sAA": 0.5}, "by hand")
+        add_robust(tmp_path, "mine", [zoo.Figure("saa", 0.5, 9, 3)], "by hand")
     assert (tmp_path / "mine.json").read_bytes() == before
 
 

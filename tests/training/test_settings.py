@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields
 from typing import Any
 
 import numpy as np
@@ -51,13 +51,13 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"epoch": 3}, "no setting 'epoch'; use one of alpha"),
         ("sat", {"epochs": 0}, "epochs=0; use at least 1"),
         ("sat", {"lr": -1.0}, "lr=-1.0; expected a number larger than 0"),
-        ("sat", {"ema": 1.5}, "ema=1.5; expected a share"),
+        ("sat", {"ema": 1.5}, "ema=1.5; use at most 1"),
         ("sat", {"schedule": "cosine"}, "schedule='cosine'; use one of 'paper'"),
         ("sat", {"gradient": "both"}, "gradient='both'; use one of 'random', 'alternating'"),
         ("sat", {"mode": "F"}, "only sTRADES has an adversary by divergence"),
         ("sat", {"multi_size": (3, 5)}, "needs a pattern of patches"),
         ("sat", {"multi_size": (3, 0)}, "multi_size=\\(3, 0\\); expected sides of at least 1"),
-        ("sat", {"multi_size": (3, 2.5)}, "multi_size=2.5; expected an integer"),
+        ("sat", {"multi_size": (3, 2.5)}, r"multi_size\.1=2.5; expected an integer"),
         ("sat", {"lr": "fast"}, "lr='fast'; expected a number"),
         ("sat", {"lr": float("nan")}, "lr=nan; expected a number"),
         ("sat", {"clip": float("inf")}, "clip=inf; expected a number"),
@@ -68,7 +68,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"nesterov": 1}, "nesterov=1; expected true or false"),
         ("sat", {"bf16": "no"}, "bf16='no'; expected true or false"),
         ("sat", {"near": 0.1}, "no setting 'near'; use one of alpha, augment, "),
-        ("sat", {"lam": -3}, "lam=-3.0; use at least 0"),
+        ("sat", {"lam": -3}, "lam=-3; use at least 0"),
         ("sat", {"weight_decay": -1e-4}, "weight_decay=-0.0001; use at least 0"),
         ("sat", {"watch_steps": -1}, "watch_steps=-1; use at least 0"),
         ("sat", {"tolerance": 0}, "tolerance=0; use at least 1"),
@@ -86,7 +86,7 @@ def test_a_wrong_setting_is_refused(name: str, options: dict[str, Any], message:
 @pytest.mark.parametrize("field", [field for field in fields(Settings) if field.name not in ("method", "budget")])
 def test_no_setting_takes_a_value_of_another_kind(field: Field[Any]) -> None:
     for wrong in ("words that mean nothing", object(), {"a": 1}):
-        with pytest.raises(UnsupportedError, match=rf"^{field.name}=.*(expected|use one of) "):
+        with pytest.raises(UnsupportedError, match=rf"^{field.name}(\.0)?=.*(expected|use one of) "):
             settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), {field.name: wrong})
 
 
@@ -101,7 +101,7 @@ def test_one_number_or_a_list_stands_for_a_tuple_and_numbers_of_numpy_are_number
     options = {"multi_size": [3, 5], "epochs": np.int64(7), "lr": np.float32(0.5), "lam": 6}
     wanted = settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), options)
     assert wanted.multi_size == (3, 5)
-    assert replace(wanted, multi_size=3).multi_size == (3,)
+    assert settings("sat", wanted.budget, {"multi_size": 3}).multi_size == (3,)
     assert (wanted.epochs, wanted.lr, wanted.lam) == (7, 0.5, 6)
     assert (type(wanted.epochs), type(wanted.lr), type(wanted.lam)) == (int, float, float)
 

@@ -84,12 +84,16 @@ def test_changed_weights_are_refused(tmp_path, network):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy is 25, .*; make it again"),
-        ({"surprise": 1}, "one.json is no card: .*unexpected keyword argument 'surprise'"),
-        ({"robust_accuracy": {"sAA": 62}}, "one.json is no card: robust_accuracy under 'sAA' is 62, expected a share"),
-        ({"classes": "ant"}, r"one.json is no card: classes is 'ant', expected list\[str\]"),
-        ({"classes": ["ant", 1]}, r"one.json is no card: classes are \['ant', 1\], expected list\[str\]"),
-        ({"seed": "one"}, "one.json is no card: seed is 'one', expected int"),
+        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy=25; use at most 1; make it again"),
+        ({"surprise": 1}, "one.json is no card: 'surprise' is not known; make it again"),
+        ({"robust_accuracy": {"sAA": 62}}, "one.json is no card: robust_accuracy=62; use at most 1"),
+        ({"robust": [{"attack": "saa"}]}, "one.json is no card: robust_accuracy is missing"),
+        ({"robust": ["saa"]}, "one.json is no card: "),
+        ({"robust": {"saa": 0.5}}, "one.json is no card: robust={'saa': 0.5}; expected a list"),
+        ({"classes": "ant"}, "one.json is no card: classes='ant'; expected a list"),
+        ({"classes": ["ant", 1]}, "one.json is no card: classes.1=1; expected text"),
+        ({"seed": "one"}, "one.json is no card: seed='one'; expected an integer"),
+        ({"version": 3}, "one.json is no card: version=3; use one of 2; make it again"),
         (
             {"architecture": "vgg"},
             "needs the architecture 'vgg'; known are preact_resnet18, small_preact_resnet",
@@ -103,6 +107,15 @@ def test_a_wrong_card_is_refused(tmp_path, network, changes, message):
     add_model(tmp_path, "one", network, **changes)
     with pytest.raises(SourceError, match=message):
         zoo.load("one", tmp_path)
+
+
+def test_a_card_of_version_1_had_robust_accuracies_by_sentences(tmp_path, network):
+    said = {"sPGD projected, k=20, 100 steps": 0.5, "Sparse-RS, k=20, 500 queries, 200 images": 0.25}
+    add_model(tmp_path, "one", network, robust_accuracy=said, measured="float32; robust: the first 1000 of them")
+    assert zoo.card("one", tmp_path).robust == [
+        zoo.Figure("spgd-projected", 0.5, 1000, 20, steps=100),
+        zoo.Figure("sparse-rs", 0.25, 200, 20, queries=500),
+    ]
 
 
 def test_a_card_that_is_not_json(tmp_path, network):

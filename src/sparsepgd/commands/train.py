@@ -9,38 +9,26 @@ import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
-from torch import Tensor, nn
 
-from sparsepgd import atomic, options, zoo
+from sparsepgd import options
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import bar, check_fit, device_named, err, out
+from sparsepgd.commands.common import bar, device_named, err, out
 from sparsepgd.distributed import Workers, joined
-from sparsepgd.errors import SourceError, TrainingWarning, UnsupportedError
-from sparsepgd.search.noise import signed
-from sparsepgd.sources import TRAINED, Data, load_model
+from sparsepgd.errors import TrainingWarning, UnsupportedError
 from sparsepgd.sources.data import NAMES as DATA
-from sparsepgd.sources.data import load_parts
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
-from sparsepgd.training.api import CHECKPOINT
-from sparsepgd.training.entries import measure, zoo_entry
+from sparsepgd.training.api import CHECKPOINT, WEIGHTS
+from sparsepgd.training.inputs import NETWORKS, TEST
 from sparsepgd.training.loop import Progress as Report
-from sparsepgd.training.settings import settings
-from sparsepgd.zoo.registry import ARCHITECTURES
 
 DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pattern": "pixel", "eps": "1"}
-TEST = "test.npz"  # in the folder of a run
-STEPS = 100  # of the attack on them
-NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
 
 
 @joined()
@@ -76,16 +64,30 @@ def train(
         raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; leave one of them out")
     given |= assigned
     wanted = _merged(recipes.read(recipe) if recipe is not None else {}, given)
-    workers = Workers.here()
+    budget = Budget(wanted["k"], options.pattern(wanted["pattern"]), options.eps(str(wanted["eps"])))
+    if wanted.get("model") is None:
+        raise UnsupportedError(f"no --model for the data {wanted['data']!r}; use {NETWORKS}")
+    workers, folder = Workers.here(), out_dir or _folder(wanted)
     out.quiet = not workers.first
-    job = _Job(wanted, out_dir or _folder(wanted), device_named(device or workers.device))
-    with _bar(f"{wanted['method']} on {wanted['data']}", quiet) as report:
-        trained = job.run(report, tensorboard)
+    words = {name: value for name, value in wanted.items() if name not in ("k", "pattern", "eps")}
+    place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
+    try:
+        with _bar(f"{wanted['method']} on {wanted['data']}", quiet) as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
+            trained = run_training(
+                **words, budget=budget, device=place, out=folder, command=typed, progress=report,
+                tensorboard=tensorboard,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        how = f"what is finished is in {folder}: run the same command again to go on"
+        if not (folder / CHECKPOINT).is_file():
+            how = "nothing was saved yet, which happens at the ends of epochs"
+        err.print(f"interrupted; {how}", soft_wrap=True)
+        raise typer.Exit(1) from None
     _show(trained)
     if workers.first:
-        job.keep_test()
-        job.show_test(trained, shlex.join(_command(recipe, given)))
-    out.print(f"weights and record in {job.folder}", soft_wrap=True)
+        _show_test(trained, wanted, folder)
+    out.print(f"weights and record in {folder}", soft_wrap=True)
 
 
 def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -114,135 +116,25 @@ def _folder(wanted: dict[str, Any]) -> Path:
     return Path("runs") / re.sub(r"[^\w.,+-]+", "-", name)
 
 
-class _Job:
-    """Words turned into a model, data and settings."""
-
-    def __init__(self, wanted: dict[str, Any], folder: Path, device: torch.device) -> None:
-        options_of_run = dict(wanted)
-        self.wanted, self.folder, self.device = wanted, folder, device
-        self.method, self.data, self.network = (options_of_run.pop(key, None) for key in ("method", "data", "model"))
-        self.size = options_of_run.pop("size", None)
-        if self.size is not None and self.size < 1:
-            raise UnsupportedError(f"size={self.size}; use at least 1")
-        pattern = options.pattern(options_of_run.pop("pattern"))
-        self.budget = Budget(options_of_run.pop("k"), pattern, options.eps(str(options_of_run.pop("eps"))))
-        self.options = options_of_run
-        self.seed = signed(settings(self.method, self.budget, self.options).seed)  # what is wrong is said here
-        self.test: Data | None = None
-        self.split = False  # whether the images to test on were set apart here
-        self.architecture: str | None = None
-        self.arguments: dict[str, Any] = {}
-
-    def run(self, report: Report, tensorboard: bool) -> Trained:
-        (x, y), self.test = self.images()
-        model = self.model(self.classes(y)).to(self.device)
-        check_fit(model, x)
-        names = {"model": str(self.network), "data": self.data}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
-                return run_training(
-                    model, (x, y), self.method, self.budget, out=self.folder, names=names, progress=report,
-                    tensorboard=tensorboard, **self.options,
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            how = f"what is finished is in {self.folder}: run the same command again to go on"
-            if not (self.folder / CHECKPOINT).is_file():
-                how = "nothing was saved yet, which happens at the ends of epochs"
-            err.print(f"interrupted; {how}", soft_wrap=True)
-            raise typer.Exit(1) from None
-
-    def classes(self, y: Tensor) -> int:
-        """As many as there are names, or labels among all images."""
-        assert self.test is not None
-        labels = torch.cat([y, self.test.y])
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or max(high + 1, len(self.test.class_names)) < 2:
-            raise SourceError(f"{self.data} has labels {low} to {high}; expected 0, 1, 2, ..., at least two classes")
-        return max(high + 1, len(self.test.class_names))
-
-    def model(self, classes: int) -> nn.Module:
-        """A fresh network by its name, drawn under the seed, or one with weights."""
-        if self.network is None:
-            raise UnsupportedError(f"no --model for the data {self.data!r}; use {NETWORKS}")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            if self.network in ARCHITECTURES:
-                self.architecture, self.arguments = self.network, {"num_classes": classes}
-                return ARCHITECTURES[self.network](num_classes=classes)
-            kind, _, name = self.network.partition(":")
-            if kind == "torchvision":
-                return _torchvision(name, classes)
-            model = load_model(self.network).model
-            if kind in ("zoo", "trained") or zoo.known(self.network):
-                about = zoo.card(TRAINED, Path(name)) if kind == "trained" else zoo.card(name or self.network)
-                self.architecture, self.arguments = about.architecture, about.arguments
-            return model
-
-    def show_test(self, trained: Trained, command: str) -> None:
-        """What the model does on the images to test on, and how to go on with it."""
-        found = self.measured(trained, command)
-        robust = ", ".join(f"{value:.1%} under {attack}" for attack, value in found["robust_accuracy"].items())
-        out.print(f"tested   clean {found['clean_accuracy']:.1%}, robust {robust}", soft_wrap=True)
-        out.print(f"         {found['measured']}", soft_wrap=True)
-        words = ["spgd", "evaluate", *self.source(), "--data", f"npz:{self.folder / TEST}" if self.split else self.data]
-        words += [] if self.split or self.size is None else ["--size", str(self.size)]
-        for name in ("k", "pattern", "eps"):
-            words += [f"--{name}", str(self.wanted[name])]
-        out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
-
-    def measured(self, trained: Trained, command: str) -> dict[str, Any]:
-        """For a network of the zoo with a card beside the weights, so that `trained:FOLDER` is a model."""
-        assert self.test is not None
-        images = 1000 if self.device.type == "cuda" else 200
-        if self.architecture is None:
-            return measure(trained.model, self.test, self.budget, images, STEPS)
-        card = zoo_entry(
-            trained, self.folder, TRAINED, self.architecture, self.test, arguments=self.arguments, data=self.data,
-            classes=self.test.class_names, command=command, images=images, steps=STEPS,
-        )  # fmt: skip
-        return vars(card)
-
-    def source(self) -> list[str]:
-        """The trained model for the other commands."""
-        if self.architecture is not None:
-            return ["--model", f"trained:{self.folder}"]
-        words = ["--model", self.network, "--weights", str(self.folder / f"{TRAINED}.safetensors")]
-        return words + (["--normalise", "none"] if self.network.startswith("torchvision:") else [])
-
-    def keep_test(self) -> None:
-        """The images that were set apart, as a file: of the source itself most have been trained on."""
-        if not self.split:
-            return
-        assert self.test is not None
-        stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
-        np.savez_compressed(stream, x=self.test.x.numpy(), y=self.test.y.numpy(), class_names=names)
-        atomic.write(self.folder / TEST, stream.getvalue())
-        out.print(f"set aside {counted(len(self.test.x), 'images')} to test on in {self.folder / TEST}", soft_wrap=True)
-
-    def images(self) -> tuple[tuple[Tensor, Tensor], Data]:
-        """Those to train on and those to test on: a fifth of them, if the source does not tell them apart."""
-        data, test = load_parts(self.data, self.size)
-        if test is not None:
-            return data, test
-        x, y = data
-        if len(x) < 2:
-            raise SourceError(f"{self.data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
-        self.split = True
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
-        fifth = max(1, len(x) // 5)
-        rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
-        return (x[rows], y[rows]), Data(x[kept], y[kept], data.class_names)
-
-
-def _torchvision(name: str, classes: int) -> nn.Module:
-    from torchvision import models
-
-    try:
-        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
-    except ValueError:
-        raise SourceError(f"torchvision has no model {name!r}; e.g. torchvision:resnet34") from None
-    return model
+def _show_test(trained: Trained, wanted: dict[str, Any], folder: Path) -> None:
+    """What the model does on the images to test on, and how to go on with it."""
+    figures, test, apart = trained.figures, trained.test, trained.set_apart
+    assert figures is not None
+    assert test is not None
+    if apart:
+        out.print(f"set aside {counted(len(test.x), 'images')} to test on in {folder / TEST}", soft_wrap=True)
+    robust = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures.robust)
+    out.print(f"tested   clean {figures.clean_accuracy:.1%}, robust {robust}", soft_wrap=True)
+    out.print(f"         {figures.measured}", soft_wrap=True)
+    words = ["spgd", "evaluate", "--model", f"trained:{folder}"]
+    if trained.card is None:
+        words[-1:] = [wanted["model"], "--weights", str(folder / WEIGHTS)]
+        words += ["--normalise", "none"] if wanted["model"].startswith("torchvision:") else []
+    words += ["--data", f"npz:{folder / TEST}" if apart else wanted["data"]]
+    words += [] if apart or wanted.get("size") is None else ["--size", str(wanted["size"])]
+    for name in ("k", "pattern", "eps"):
+        words += [f"--{name}", str(wanted[name])]
+    out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
 
 
 def _show(trained: Trained) -> None:

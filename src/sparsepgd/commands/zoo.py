@@ -36,7 +36,7 @@ def _show(card: zoo.Card, place: zoo.Place) -> None:
         ("command", card.command),
         ("clean", f"{card.clean_accuracy:.1%}"),
     ]
-    robust = sorted(card.robust_accuracy.items(), key=lambda pair: pair[1])
-    lines += [("" if i else "robust", f"{value:.1%} {attack}") for i, (attack, value) in enumerate(robust)]
+    robust = sorted(card.robust, key=lambda one: one.robust_accuracy)
+    lines += [("" if i else "robust", f"{one.robust_accuracy:.1%} {one}") for i, one in enumerate(robust)]
     for title, words in [*lines, ("measured", card.measured)]:
         out.print(f"{title:<9}{words}", soft_wrap=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.distributed import joined
+from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.problem import Untargeted
@@ -21,19 +21,23 @@ from sparsepgd.problem.checks import check_classes, check_images, check_labels
 from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
 from sparsepgd.runs import identity
 from sparsepgd.search.noise import signed
-from sparsepgd.sources import TRAINED, as_tensors
+from sparsepgd.sources import TRAINED, Data, as_tensors
 from sparsepgd.threat import Budget
 from sparsepgd.training import data as sources
+from sparsepgd.training import inputs
 from sparsepgd.training import state as states
 from sparsepgd.training.adversaries import adversary, training_budget
 from sparsepgd.training.annealing import Changes
+from sparsepgd.training.entries import Figures, measure, zoo_entry
 from sparsepgd.training.loop import Progress, Run
 from sparsepgd.training.objective import Extract, Mixed, Objective, SoftTargets
 from sparsepgd.training.settings import Settings, settings
 from sparsepgd.training.team import Team
 from sparsepgd.training.watch import watch
+from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
+TESTED = 100  # steps of the attack on the images to test on
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,38 +49,97 @@ class Trained:
     curves: states.Curves  # one value an epoch: loss, attacked, lr, clean, robust, seconds
     notices: tuple[str, ...]
     seconds: float
+    test: Data | None = None  # the images to test on
+    set_apart: bool = False  # from those of the source, in test.npz of the folder
+    figures: Figures | None = None  # accuracies on them
+    card: Card | None = None  # that was written beside the weights
 
 
 def train(
-    model: nn.Module,
+    model: nn.Module | str,
     data: Any,
     method: str = "strades",
     budget: Budget | None = None,
     epochs: int = 100,
     *,
     validation: Any = None,
+    test: Any = None,
+    size: int | None = None,
+    device: torch.device | str | None = None,
     out: str | Path | None = None,
     logits: Extract | None = None,
     names: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     tensorboard: bool = False,
     save_seconds: float = 30.0,
+    command: str = "sp.train",
     **options: Any,
 ) -> Trained:
     """Train the model, in place and where it is, to withstand `budget`: 20 pixels, left out (or all, if there are
     fewer and the method does not train against them).
 
-    `data`: a pair (x, y), a Dataset or a DataLoader. `method`: one of `training.METHODS`, with +s, +n or +sn for
+    `model`: a module, or a name as `spgd train` takes it, built on `device`. `data`: a pair (x, y), a Dataset, a
+    DataLoader, or a name, with `size` for its pictures. `method`: one of `training.METHODS`, with +s, +n or +sn for
     soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to watch the training by;
-    left out, some of the data are held out for it. `logits`: picks the logits out of the model's output.
-    `out`: a folder for checkpoint, weights and record; run again, the training goes on from there. `names`: of the
-    model and the data, for the record. `save_seconds`: time between two checkpoints, at the ends of epochs.
-    Under torchrun all workers call this with the same arguments, and `batch` is that of all of them together.
+    left out, some of the data are held out for it. `test`: images to measure the trained model on; data by name bring
+    theirs. `logits`: picks the logits out of the model's output.
+    `out`: a folder for checkpoint, weights and record, and for a network of the zoo by name its card, if there are
+    images to test on; run again, the training goes on from there. `names`: of the model and the data, for the record;
+    `command`: for the card. `save_seconds`: time between two checkpoints, at the ends of epochs.
+    Under torchrun all workers call this with the same arguments, `batch` is that of all of them together, and the first
+    measures.
     """
-    device = _device(model)
-    wanted = _decided(settings(method, budget or Budget(k=20), {"epochs": epochs, **options}), device)
+    wanted = settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True without a folder; say where: out=...")
+    if isinstance(model, nn.Module) and device is not None:
+        raise UnsupportedError(f"device={str(device)!r} with a module, which is trained where it is; move it there")
+    parts = inputs.parts(data, test, size, wanted.seed)
+    given = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
+    network = inputs.network(model, parts, wanted.seed) if isinstance(model, str) else inputs.Network(model)
+    if isinstance(model, str):
+        network.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    trained = _train(
+        network.model, parts.train, wanted, budget, validation, None if out is None else Path(out), logits,
+        {**given, **(names or {})}, progress, tensorboard, save_seconds,
+    )  # fmt: skip
+    return _tested(trained, parts, network, None if out is None else Path(out), command)
+
+
+def _tested(trained: Trained, parts: inputs.Parts, network: inputs.Network, out: Path | None, command: str) -> Trained:
+    """With what is measured on the images to test on, and a card for a network that the zoo can build."""
+    if parts.test is None or not Workers.here().first:
+        return trained
+    trained = replace(trained, test=parts.test, set_apart=parts.apart)
+    on_gpu = next(trained.model.parameters()).is_cuda
+    some: Any = {"images": 1000 if on_gpu else 200, "steps": TESTED}
+    if out is not None:
+        parts.keep_test(out)
+    if out is None or network.architecture is None:
+        return replace(trained, figures=measure(trained.model, parts.test, trained.settings.budget, **some))
+    card = zoo_entry(
+        trained, out, TRAINED, network.architecture, parts.test, arguments=network.arguments, data=parts.name,
+        classes=parts.test.class_names, command=command, **some,
+    )  # fmt: skip
+    figures = Figures(card.clean_accuracy, card.robust, card.measured)
+    return replace(trained, figures=figures, card=card)
+
+
+def _train(
+    model: nn.Module,
+    data: Any,
+    wanted: Settings,
+    budget: Budget | None,
+    validation: Any,
+    out: Path | None,
+    logits: Extract | None,
+    names: dict[str, str],
+    progress: Progress | None,
+    tensorboard: bool,
+    save_seconds: float,
+) -> Trained:
+    device = _device(model)
+    wanted = _decided(wanted, device)
     with joined() as workers, _borrowed_torch(device, wanted):
         team = Team.of(workers, device)
         images = sources.images(data, wanted, device)
@@ -88,8 +151,8 @@ def train(
         if out is None:
             run.go_on(lambda: None)
         else:
-            described = states.configuration(wanted, model, _about(images), dict(names or {}))
-            _Keeper(Path(out), run, described, save_seconds, tensorboard).go_on()
+            described = states.configuration(wanted, model, _about(images), names)
+            _Keeper(out, run, described, save_seconds, tensorboard).go_on()
         trained = _trained(model, run)
         del run  # it holds on to the other workers, who are about to leave
     return trained

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,24 @@ from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.runs import identity
 from sparsepgd.search import SparsePGD
 from sparsepgd.threat import Budget
-from sparsepgd.training.api import Trained
 from sparsepgd.training.state import write_weights
-from sparsepgd.zoo import Card, load
+from sparsepgd.zoo import Card, Figure, load
 from sparsepgd.zoo.networks import PreActResNet
 from sparsepgd.zoo.registry import verified
 
+if TYPE_CHECKING:
+    from sparsepgd.training.api import Trained
+
 GRADIENTS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of a model."""
+
+    clean_accuracy: float
+    robust: list[Figure]
+    measured: str  # on which images, how
 
 
 def zoo_entry(
@@ -55,7 +66,7 @@ def zoo_entry(
     state = round_to_half(model) if half else model.state_dict()
     figures = measure(model, test, trained.settings.budget, images, steps)
     if half:
-        figures["measured"] = f"weights rounded to float16; {figures['measured']}"
+        figures = replace(figures, measured=f"weights rounded to float16; {figures.measured}")
     count, kind = sum(p.numel() for p in model.parameters()), trained.settings.kind
     card = Card(
         name=name,
@@ -76,31 +87,32 @@ def zoo_entry(
             key: [None if value is None else round(value, 5) for value in values]
             for key, values in trained.curves.items()
         },
-        **figures,
+        **vars(figures),
     )
     atomic.write(folder / f"{name}.json", card.to_json().encode())
     load(name, folder)
     return card
 
 
-def add_robust(folder: str | Path, name: str, figures: Mapping[str, float], measured: str) -> Card:
-    """Add robust accuracies, by attack, to the card of a model, and to its `measured` on which images and how.
+def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measured: str) -> Card:
+    """Add robust accuracies to the card of a model, and to its `measured` on which images and how.
 
-    Refused if the weights are not those of the card, or if the card holds another figure under the same name.
+    Refused if the weights are not those of the card, or if the card holds another figure of the same attack.
     """
     card, _ = verified(name, Path(folder))
-    for attack, value in figures.items():
-        old = card.robust_accuracy.get(attack)
-        if old is not None and old != round(value, 5):
+    figures = [replace(one, robust_accuracy=round(one.robust_accuracy, 5)) for one in figures]
+    robust = {one.key: one for one in card.robust}
+    for one in figures:
+        old = robust.setdefault(one.key, one)
+        if old != one:
             raise UnsupportedError(
-                f"the card of {name} has {old} under {attack!r}, now came {value}; name what differs, e.g. the images, "
-                "so that both can stand"
+                f"the card of {name} has {old.robust_accuracy} under {one}, now came {one.robust_accuracy}; name what "
+                "differs, e.g. the images, so that both can stand"
             )
-    robust = card.robust_accuracy | {attack: round(value, 5) for attack, value in figures.items()}
     told = card.measured if measured in card.measured else f"{card.measured}; {measured}"
     try:
-        card = replace(card, robust_accuracy=robust, measured=told)
-    except TypeError as error:
+        card = Card.of(asdict(replace(card, robust=list(robust.values()), measured=told)))
+    except ValueError as error:
         raise UnsupportedError(f"{error}; the card of {name} is as it was") from None
     atomic.write(Path(folder) / f"{name}.json", card.to_json().encode())
     return card
@@ -119,18 +131,20 @@ def round_to_half(model: nn.Module) -> dict[str, Tensor]:
     return rounded
 
 
-def measure(model: nn.Module, test: tuple[Tensor, Tensor], budget: Budget, images: int, steps: int) -> dict[str, Any]:
+def measure(model: nn.Module, test: tuple[Tensor, Tensor], budget: Budget, images: int, steps: int) -> Figures:
     """Clean accuracy of all test images, and robust accuracy of the first ones, in float32."""
     device = next(model.parameters()).device
     x, y = (part.to(device) for part in test)
     with borrowed(model, device):
         said = Oracle(model, Untargeted()).answers(x, 500).argmax(1)
-    robust = {}
+    images, robust = min(len(x), images), []
     for gradient in GRADIENTS:
-        result = SparsePGD(budget, steps, gradient)(model, x[:images], y[:images])
-        robust[f"sPGD {gradient}, k={budget.k}, {steps} steps"] = round(result.robust_accuracy, 5)
-    how = f"float32; clean: {len(x)} test images; robust: the first {min(len(x), images)} of them"
-    return {"clean_accuracy": round(float((said == y).float().mean()), 5), "robust_accuracy": robust, "measured": how}
+        attack = SparsePGD(budget, steps, gradient)
+        accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
+        pattern = identity.plain(budget.pattern)
+        robust.append(Figure(attack.name, accuracy, images, budget.k, pattern, budget.eps, steps))
+    how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
+    return Figures(round(float((said == y).float().mean()), 5), robust, how)
 
 
 def _family(model: nn.Module) -> str:

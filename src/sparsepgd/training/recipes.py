@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.training.settings import KINDS, of_kind
+from sparsepgd.training.settings import FIELDS, Settings, several
+from sparsepgd.validation import check_some
 
-SOURCES = {"data": str, "model": str, "size": int, "k": int, "pattern": str, "eps": Any}  # besides fields of Settings
-KNOWN = {**SOURCES, **{name: kind for name, kind in KINDS.items() if name != "budget"}}
+
+@dataclass(frozen=True)
+class Sources:
+    """What a recipe says besides settings."""
+
+    data: str
+    model: str
+    size: int
+    k: int
+    pattern: str
+    eps: Any
+
+
+SOURCES = tuple(field.name for field in fields(Sources))
+KNOWN = (*SOURCES, "method", *FIELDS)
 QUICK = {"schedule": "one-cycle", "clip": 1.0}
 STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
     "digits": {"model": "digits_resnet", "k": 3, "multi_eps": 3, "epochs": 20, "batch": 100, "lr": 0.1, **QUICK},
@@ -59,7 +74,14 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Each by itself; what settings make of each other is seen later."""
     if wrong := [name for name in values if name not in KNOWN]:
         raise UnsupportedError(f"{where} has no use for {wrong[0]!r}; known are {', '.join(KNOWN)}")
-    kinds = {name: kind for name, kind in KNOWN.items() if kind is not Any}
-    return {name: of_kind(name, value, kinds[name]) if name in kinds else value for name, value in values.items()}
+    if "multi_size" in values:
+        values["multi_size"] = several(values["multi_size"])
+    try:
+        for kind in (Sources, Settings):
+            check_some(kind, values)
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from None
+    return values

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass, fields
-from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.threat import Budget, Patches
 from sparsepgd.training.methods import Method, method
+from sparsepgd.validation import checked
 
 Gradient = Literal["random", "alternating", "unprojected", "projected"]
 Mode = Literal["T", "F"]
 Augment = Literal["crop+flip", "crop", "none"]
 ScheduleName = Literal["paper", "one-cycle", "constant"]
-LEAST: dict[str, float] = {
-    **dict.fromkeys(("epochs", "batch", "steps", "steps_last", "multi_eps", "tolerance", "watch_every"), 1),
-    **dict.fromkeys(("weight_decay", "lam", "held_out", "watch_steps", "loader_workers"), 0),
-}
-POSITIVE = ("lr", "clip", "alpha", "beta", "radius")
-SHARES = ("momentum", "ema", "soft_from", "soft_momentum", "mixed")
-WORDS: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text", Budget: "a Budget"}
+ONE, ZERO, POSITIVE, SHARE = {"ge": 1}, {"ge": 0}, {"gt": 0}, {"ge": 0, "le": 1}  # limits that `checked` reads
 
 
 @dataclass(frozen=True)
@@ -32,61 +24,49 @@ class Settings:
 
     method: str
     budget: Budget  # of the adversary that the model is to withstand; the training one has multi_eps times as many
-    epochs: int = 100
-    batch: int = 128  # over all workers
-    lr: float = 0.05
+    epochs: int = field(default=100, metadata=ONE)
+    batch: int = field(default=128, metadata=ONE)  # over all workers
+    lr: float = field(default=0.05, metadata=POSITIVE)
     schedule: ScheduleName = "paper"
-    momentum: float = 0.9
+    momentum: float = field(default=0.9, metadata=SHARE)
     nesterov: bool = False
-    weight_decay: float = 5e-4
-    clip: float | None = None  # largest norm of a gradient
-    ema: float | None = None  # decay of the weight average, for each iteration
+    weight_decay: float = field(default=5e-4, metadata=ZERO)
+    clip: float | None = field(default=None, metadata=POSITIVE)  # largest norm of a gradient
+    ema: float | None = field(default=None, metadata=SHARE)  # decay of the weight average, for each iteration
     # the adversary
-    steps: int = 20
-    steps_last: int | None = None  # in the last epoch; they rise evenly from `steps`. None: they do not
-    mixed: float = 0.0  # of SparseAnneal: the share of the batches that sPGD attacks instead
+    steps: int = field(default=20, metadata=ONE)
+    steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
+    mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
     keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
     gradient: Gradient = "random"  # a fair coin, or turn by turn, for each batch
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
     early_stop: bool = True
-    multi_eps: int = 6
+    multi_eps: int = field(default=6, metadata=ONE)
     multi_size: tuple[int, ...] = ()  # sides of square patches, one drawn for each batch
-    alpha: float | None = None  # 0.25, structured patterns 0.05
-    beta: float | None = None
-    tolerance: int = 10
-    radius: float | None = None  # of the dense adversaries
+    alpha: float | None = field(default=None, metadata=POSITIVE)  # 0.25, structured patterns 0.05
+    beta: float | None = field(default=None, metadata=POSITIVE)
+    tolerance: int = field(default=10, metadata=ONE)
+    radius: float | None = field(default=None, metadata=POSITIVE)  # of the dense adversaries
     # the loss
-    lam: float = 3.0  # lambda of TRADES
+    lam: float = field(default=3.0, metadata=ZERO)  # lambda of TRADES
     soft_targets: bool = False  # S
-    soft_from: float = 0.5  # share of the epochs before S begins
-    soft_momentum: float = 0.9
+    soft_from: float = field(default=0.5, metadata=SHARE)  # share of the epochs before S begins
+    soft_momentum: float = field(default=0.9, metadata=SHARE)
     noise: bool = False  # N
     # the rest
     seed: int = 0
     augment: Augment | None = None  # None: crop+flip for colour images of at least 24 pixels, none for others
-    held_out: int | None = None  # images kept from training to watch it; None: 5 %, at most 1000
-    watch_steps: int = 20  # of the attack on them, with either gradient; 0: only clean accuracy
-    watch_every: int = 1  # epochs
+    held_out: int | None = field(
+        default=None, metadata=ZERO
+    )  # images to watch the training by; None: 5 %, at most 1000
+    watch_steps: int = field(default=20, metadata=ZERO)  # of sPGD on them, with either gradient; 0: only clean accuracy
+    watch_every: int = field(default=1, metadata=ONE)  # epochs
     bf16: bool | None = None  # None: on a GPU
     compile: bool | None = None  # None: on a GPU
     resident: bool | None = None  # all images on the device; None: if they fit
-    loader_workers: int = 0
+    loader_workers: int = field(default=0, metadata=ZERO)
 
     def __post_init__(self) -> None:
-        for name, kind in KINDS.items():
-            object.__setattr__(self, name, of_kind(name, getattr(self, name), kind))
-        for name, least in LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise UnsupportedError(f"{name}={value}; use at least {least}")
-        for name in POSITIVE:
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise UnsupportedError(f"{name}={value}; expected a number larger than 0")
-        for name in SHARES:
-            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
-                raise UnsupportedError(f"{name}={value}; expected a share from 0 to 1")
-        self._check_sense()
-
-    def _check_sense(self) -> None:
         """What is asked for must be used."""
         found = self.kind
         if self.nesterov and not self.momentum:
@@ -128,32 +108,25 @@ class Settings:
         return int.from_bytes(hashlib.sha256(f"{self.seed}/{purpose}/{number}".encode()).digest()[:7], "big")
 
 
-def of_kind(name: str, value: Any, kind: Any) -> Any:
-    """The value, if it is of the type of the field; a list, or one alone, stands for a tuple."""
-    parts = get_args(kind)
-    if NoneType in parts:
-        return None if value is None else of_kind(name, value, parts[0])
-    if get_origin(kind) is Literal:
-        if value not in parts:
-            raise UnsupportedError(f"{name}={value!r}; use one of {', '.join(map(repr, parts))}")
-        return value
-    if get_origin(kind) is tuple:
-        return tuple(of_kind(name, one, parts[0]) for one in (value if isinstance(value, list | tuple) else [value]))
-    wide = {int: Integral, float: Real}.get(kind, kind)  # numpy's are taken too
-    right = isinstance(value, wide) and isinstance(value, bool) == (kind is bool)
-    if not right or (kind is float and not math.isfinite(value)):
-        raise UnsupportedError(f"{name}={value!r}; expected {WORDS[kind]}")
-    return kind(value) if wide is not kind else value
+FIELDS = tuple(field.name for field in fields(Settings) if field.name not in ("method", "budget"))
 
 
-KINDS: dict[str, Any] = get_type_hints(Settings)
+def several(value: Any) -> tuple[Any, ...]:
+    """A list, or one alone, stands for a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
-    """The method's own values, then `options`; an unknown one is an error that lists the known."""
-    known = {field.name for field in fields(Settings)} - {"method", "budget"}
-    if wrong := sorted(set(options) - known):
-        raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(known))}")
+    """The method's own values, then `options`, checked; an unknown one is an error that lists the known."""
+    if wrong := sorted(set(options) - set(FIELDS)):
+        raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")
     kind = method(name)
-    own = {"soft_targets": kind.soft_targets, "noise": kind.noise, **kind.defaults}
-    return Settings(kind.name, budget, **{**own, **options})
+    values = {"soft_targets": kind.soft_targets, "noise": kind.noise, **kind.defaults, **options}
+    if "multi_size" in values:
+        values["multi_size"] = several(values["multi_size"])
+    try:
+        return checked(Settings, {"method": kind.name, "budget": budget, **values})
+    except UnsupportedError:
+        raise
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from None

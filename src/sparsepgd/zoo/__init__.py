@@ -11,6 +11,7 @@ from sparsepgd.zoo.places import FULL_SIZE, Place
 from sparsepgd.zoo.registry import (
     CIFAR10_CLASSES,
     Card,
+    Figure,
     bundled_images,
     bundled_names,
     card,
@@ -25,6 +26,7 @@ __all__ = [
     "CIFAR10_CLASSES",
     "FULL_SIZE",
     "Card",
+    "Figure",
     "Place",
     "PreActResNet",
     "ResNet",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from importlib.resources.abc import Traversable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +18,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.validation import checked
 from sparsepgd.zoo.networks import digits_resnet, preact_resnet18, small_preact_resnet, wide_resnet28_10
 from sparsepgd.zoo.places import FULL_SIZE, VARIABLE, Place, package, places
 from sparsepgd.zoo.resnet import resnet18, resnet34, vgg11
@@ -32,6 +34,37 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 }
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = "cifar10_test_500"
+
+
+SHARE = {"ge": 0, "le": 1}  # limits that `validation.checked` reads
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The robust accuracy under one attack and budget."""
+
+    attack: str  # by its name in the registry of attacks
+    robust_accuracy: float = field(metadata=SHARE)
+    images: int = field(metadata={"ge": 1})  # the first so many
+    k: int | None = field(metadata={"ge": 1})  # None here and below: not known, of a card of version 1
+    pattern: dict[str, Any] | None = None  # as a record holds it, {"kind": "Patches", "height": 3, "width": 3}
+    eps: float | None = field(default=None, metadata={"gt": 0, "le": 1})
+    steps: int | None = field(default=None, metadata={"ge": 1})  # of its gradient attacks
+    queries: int | None = field(default=None, metadata={"ge": 1})  # of its black boxes
+    seed: int = 0
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells figures of a model apart."""
+        return tuple(str(value) for name, value in vars(self).items() if name != "robust_accuracy")
+
+    def __str__(self) -> str:
+        """``spgd-projected, k=20, 100 steps, 1000 images``."""
+        kind, *sides = (self.pattern or {"kind": "Pixels"}).values()
+        words = [] if kind == "Pixels" else [" ".join([kind.lower(), *map(str, sides if kind == "Patches" else ())])]
+        words += [f"eps={self.eps:.4g}"] if self.eps is not None and self.eps < 1 else []
+        words += [f"{count} {unit}" for count, unit in ((self.steps, "steps"), (self.queries, "queries")) if count]
+        return ", ".join([self.attack, *([] if self.k is None else [f"k={self.k}"]), *words, f"{self.images} images"])
 
 
 @dataclass(frozen=True)
@@ -51,30 +84,35 @@ class Card:
     hardware: str
     torch_version: str
     training_seconds: float
-    clean_accuracy: float
+    clean_accuracy: float = field(metadata=SHARE)
     measured: str  # on which images, how
     classes: list[str] = field(default_factory=list)  # names in the order of the logits; none: not known
-    robust_accuracy: dict[str, float] = field(default_factory=dict)  # by attack
+    robust: list[Figure] = field(default_factory=list)
     curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value, kind = getattr(self, one.name), KINDS.get(str(one.type), dict)
-            if not isinstance(value, kind):
-                raise TypeError(f"{one.name} is {value!r}, expected {one.type}")
-        if not all(isinstance(name, str) for name in self.classes):
-            raise TypeError(f"classes are {self.classes!r}, expected list[str]")
-        if not 0 <= self.clean_accuracy <= 1:
-            raise TypeError(f"clean_accuracy is {self.clean_accuracy}, expected a share from 0 to 1")
-        for attack, value in self.robust_accuracy.items():
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise TypeError(f"robust_accuracy under {attack!r} is {value!r}, expected a share from 0 to 1")
+    version: Literal[2] = 2  # of the format; 1 had the robust accuracies by sentences
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
 
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Card:
+        """From what a file holds, checked; a ValueError says what is wrong."""
+        said = values.pop("robust_accuracy", None)
+        if isinstance(said, dict) and isinstance(values.get("measured"), str):
+            values["robust"] = [_figure(words, value, values["measured"]) for words, value in said.items()]
+        if isinstance(values.get("robust"), list):
+            values["robust"] = [checked(Figure, one) for one in values["robust"]]
+        return checked(cls, values)
 
-KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float, "list[str]": list}
+
+def _figure(words: str, value: Any, measured: str) -> dict[str, Any]:
+    """What a card of version 1 said: {"sPGD projected, k=20, 100 steps, 200 images": 0.5}."""
+    parts = {unit: int(n) for n, unit in re.findall(r"(\d+) (steps|queries|images)", words)}
+    first = re.search(r"the first (\d+)", measured)
+    k = re.search(r"k=(\d+)", words)
+    attack = words.split(",")[0].lower().replace(" ", "-")
+    images = int(first[1]) if first else 1
+    return {"attack": attack, "robust_accuracy": value, "images": images, "k": k and int(k[1]), **parts}
 
 
 def names(folder: Traversable | None = None) -> list[str]:
@@ -160,10 +198,9 @@ def _places(folder: Traversable | None) -> Iterable[Place]:
 
 def _read(place: Place, name: str) -> Card:
     try:
-        return Card(**json.loads(place.card(name).read_bytes()))
-    except (TypeError, ValueError) as error:
-        reason = str(error).removeprefix("Card.__init__() ")
-        raise SourceError(f"{name}.json is no card: {reason}; make it again") from None
+        return Card.of(json.loads(place.card(name).read_bytes()))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SourceError(f"{name}.json is no card: {error}; make it again") from None
 
 
 def _has_card(place: Place, name: str) -> bool:

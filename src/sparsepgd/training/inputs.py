@@ -1,0 +1,110 @@
+"""What is trained, and on what: a network and images that were handed over, or that have a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsepgd import atomic, zoo
+from sparsepgd.analysis.summary import counted
+from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.search.noise import signed
+from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
+from sparsepgd.sources.data import load_parts
+from sparsepgd.zoo.registry import ARCHITECTURES
+
+NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
+TEST = "test.npz"  # in the folder of a run
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network, and if the zoo can build it again, how."""
+
+    model: nn.Module
+    architecture: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Images to train on, and to test on."""
+
+    name: str
+    train: Any
+    test: Data | None = None
+    apart: bool = False  # the images to test on were set apart here
+
+    @property
+    def classes(self) -> int:
+        """As many as there are names, or labels among all images."""
+        if not isinstance(self.train, tuple | list):
+            raise UnsupportedError(
+                f"a network by name, and data of type {type(self.train).__name__}; use a pair (x, y)"
+            )
+        every = [torch.as_tensor(self.train[1]), *([] if self.test is None else [self.test.y])]
+        labels, names = torch.cat(every), getattr(self.test or self.train, "class_names", ())
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or max(high + 1, len(names)) < 2:
+            raise SourceError(f"{self.name} has labels {low} to {high}; expected 0, 1, 2, ..., at least two classes")
+        return max(high + 1, len(names))
+
+    def keep_test(self, folder: Path) -> None:
+        """The images that were set apart, as a file: of the source itself most have been trained on."""
+        if self.apart and self.test is not None:
+            stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
+            np.savez_compressed(stream, x=self.test.x.numpy(), y=self.test.y.numpy(), class_names=names)
+            atomic.write(folder / TEST, stream.getvalue())
+
+
+def parts(data: Any, test: Any, size: int | None, seed: int) -> Parts:
+    """Images by name come with those to test on: a fifth of them, if the source does not tell them apart."""
+    if size is not None and (not isinstance(data, str) or size < 1):
+        raise UnsupportedError(f"size={size}; use at least 1, for data by name")
+    given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
+    if not isinstance(data, str):
+        return Parts("the data", data, given)
+    train, own = load_parts(data, size)
+    if given is not None or own is not None:
+        return Parts(data, train, given or own)
+    x, y = train
+    if len(x) < 2:
+        raise SourceError(f"{data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(signed(seed)))
+    fifth = max(1, len(x) // 5)
+    rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
+    first, second = (Data(x[some], y[some], train.class_names) for some in (rows, kept))
+    return Parts(data, first, second, apart=True)
+
+
+def network(name: str, data: Parts, seed: int) -> Network:
+    """A fresh network by its name, drawn under the seed, or one with weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(signed(seed))
+        if name in ARCHITECTURES:
+            arguments = {"num_classes": data.classes}
+            return Network(ARCHITECTURES[name](**arguments), name, arguments)
+        kind, _, rest = name.partition(":")
+        if kind == "torchvision":
+            return Network(_torchvision(rest, data.classes))
+        model = load_model(name).model
+        if kind in ("zoo", "trained") or zoo.known(name):
+            card = zoo.card(TRAINED, Path(rest)) if kind == "trained" else zoo.card(rest or name)
+            return Network(model, card.architecture, card.arguments)
+        return Network(model)
+
+
+def _torchvision(name: str, classes: int) -> nn.Module:
+    from torchvision import models
+
+    try:
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    except ValueError:
+        raise SourceError(f"torchvision has no model {name!r}; e.g. torchvision:resnet34") from None
+    return model

@@ -1,0 +1,73 @@
+"""Networks and images by name or as they are, and what becomes of the images to test on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import sparsepgd as sp
+from sparsepgd import zoo
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.sources import Data, load_data
+from sparsepgd.training.inputs import TEST
+from support.quadrants import network, quadrants, same_weights
+
+QUICK: dict[str, Any] = {"epochs": 1, "batch": 16, "steps": 1, "watch_steps": 0}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    x, y = quadrants(60)
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy())
+    return f"npz:{tmp_path / 'q.npz'}"
+
+
+def test_a_network_by_name_gets_a_card_and_images_by_name_bring_those_to_test_on(data: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained = sp.train("digits_resnet", data, "sat", sp.Budget(k=2), out=out, device="cpu", **QUICK)
+    assert trained.card == zoo.card("model", out)
+    assert same_weights(zoo.load("model", out), trained.model)
+    assert (trained.card.architecture, trained.card.command) == ("digits_resnet", "sp.train")
+    assert trained.card.arguments == {"num_classes": 4}
+    assert trained.figures is not None
+    assert trained.figures.robust == trained.card.robust
+    assert {(one.k, one.images, one.steps) for one in trained.card.robust} == {(2, 12, 100)}
+    assert trained.set_apart
+    assert trained.test is not None
+    kept = load_data(f"npz:{out / TEST}")
+    assert torch.equal(kept.x, trained.test.x)
+    assert len(kept.x) == 12
+    again = sp.train("digits_resnet", data, "sat", sp.Budget(k=2), out=out, device="cpu", **QUICK)
+    assert again.card == trained.card
+
+
+def test_images_to_test_on_may_be_handed_over_and_give_figures_without_a_folder() -> None:
+    test = Data(*quadrants(10, seed=1), ("a", "b", "c", "d"))
+    trained = sp.train(network(), quadrants(40), "plain", sp.Budget(k=2), test=test, **QUICK)
+    with torch.no_grad():
+        clean = float((trained.model(test.x).argmax(1) == test.y).float().mean())
+    assert trained.figures is not None
+    assert trained.figures.clean_accuracy == pytest.approx(clean, abs=1e-5)
+    assert (trained.card, trained.set_apart) == (None, False)
+    assert trained.test is not None
+    assert torch.equal(trained.test.x, test.x)
+    alone = sp.train(network(), quadrants(40), "plain", sp.Budget(k=2), **QUICK)
+    assert (alone.figures, alone.test) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"model": network(), "device": "cpu"}, "device='cpu' with a module, which is trained where it is"),
+        ({"size": 8}, "size=8; use at least 1, for data by name"),
+        ({"data": TensorDataset(*quadrants(8))}, r"data of type TensorDataset; use a pair \(x, y\)"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        sp.train(**{"model": "digits_resnet", "data": quadrants(8), "method": "plain", **QUICK, **words})
