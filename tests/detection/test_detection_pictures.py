@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from sparsepgd.detection import Prediction
-from sparsepgd.detection.pictures import drawn, side_by_side, write_png
+from sparsepgd.detection.study import drawn, side_by_side, write_png
 from sparsepgd.errors import SparsePGDError
 from support.models import images
 from support.small_detectors import SIZE
