@@ -11,7 +11,9 @@ test: .venv/installed-dev browser
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 -q
+	@ls -A > .venv/before
+	$(BIN)/python -m pytest -n 2 -q -p no:cacheprovider
+	@ls -A | diff .venv/before - || { echo "a test has left these files behind in the checkout"; exit 1; }
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -63,6 +63,7 @@ PATTERNS: dict[str, sp.Budget] = {
     "a heart of 8x8": sp.Budget(k=1, pattern=sp.Shape.heart(8)),
     "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
 }
+MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes that the page shows
 PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
 # Each without one ingredient, or with another choice: fields of anneal.CycleSettings, and what `changed` knows.
 ABLATION: dict[str, dict[str, Any]] = {
@@ -268,16 +269,19 @@ def structures(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor)
 
 
 def figure(args: argparse.Namespace) -> None:
-    """Robust accuracy over passes (above) and over seconds (below), one column for each record."""
+    """Robust accuracy over passes (above) and over seconds (below), one column for each model."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    records = [json.loads(file.read_text()) for file in args.records]
+    models = by_model([json.loads(file.read_text()) for file in args.records])
+    records = [{**each[0], "runs": [row for one in each for row in one["runs"]]} for each in models.values()]
     grid, panels = pyplot.subplots(2, len(records), figsize=(4.2 * len(records), 6.4), squeeze=False, sharey="col")
+    every = list(dict.fromkeys(row["attack"].removeprefix("official ") for one in records for row in one["runs"]))
     for record, (above, below) in zip(records, panels.T, strict=True):
-        for number, name in enumerate(dict.fromkeys(row["attack"] for row in record["runs"])):
+        for name in dict.fromkeys(row["attack"] for row in record["runs"]):
+            number = every.index(name.removeprefix("official "))  # the authors' code in the colour of ours
             for again, row in enumerate(row for row in record["runs"] if row["attack"] == name):
                 ends = {"passes": (row["length"] + 1, row["left"]), "clock": (row["seconds"], row["left"])}
                 for panel, what in ((above, "passes"), (below, "clock")):
@@ -288,7 +292,9 @@ def figure(args: argparse.Namespace) -> None:
                     )
                     style: dict[str, Any] = {"marker": "o", "ms": 4} if len(curve) == 1 else {"drawstyle": "steps-post"}
                     panel.plot(xs, ys, f"C{number}", label=None if again else name, **style)
-        above.set(xscale="log", title=f"{record['model']}, k = {record['k']}", xlabel="passes for each image")
+        above.set(
+            xscale="log", xlim=(1, None), title=f"{record['model']}, k = {record['k']}", xlabel="passes for each image"
+        )
         below.set(xscale="log", xlabel=f"seconds ({record['hardware']})")
         above.legend(fontsize=7)
     for panel in panels[:, 0]:
@@ -299,32 +305,52 @@ def figure(args: argparse.Namespace) -> None:
 
 def page(args: argparse.Namespace) -> int:
     """The results of docs/anneal.md; with --check, 1 if they are not those of the records."""
-    records = read(RESULTS, "anneal").values()
-    parts = [part(one) for kind, part in KINDS.items() for one in records if kind in one["command"].split()]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for record in read(RESULTS, "anneal").values():
+        kinds.setdefault(next(kind for kind in KINDS if kind in record["command"].split()), []).append(record)
+    models = by_model(kinds.get("run", []))
+    parts = [over_passes(records) for records in models.values()]
+    parts += [KINDS[kind](record) for kind in ("structures", "ablation") for record in kinds.get(kind, [])]
     return rewritten(ROOT / "docs" / "anneal.md", MARKS, "\n".join(parts), args.check)
 
 
-def over_passes(record: dict[str, Any]) -> str:
-    """Images left after so many passes, the mean of the seeds."""
-    lengths = {row["length"] for row in record["runs"] if "passes" in row}
-    marks = [mark for mark in (30, 100, 300, 1000, 1600, 6000) if mark <= max(lengths)]
+def by_model(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The records of each model, those of SparseAnneal first."""
+    models: dict[str, list[dict[str, Any]]] = {}
+    for record in sorted(records, key=lambda one: all(row["attack"] != "anneal" for row in one["runs"])):
+        models.setdefault(record["model"], []).append(record)
+    return models
+
+
+def over_passes(records: list[dict[str, Any]]) -> str:
+    """Robust accuracy of one model after so many passes, the mean of the seeds."""
+    runs = [row for record in records for row in record["runs"]]
+    marks = [mark for mark in MARKED if mark <= max(row["length"] for row in runs if "passes" in row)]
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in record["runs"]:
+    for row in runs:
         groups.setdefault((row["attack"], row["length"]), []).append(row)
     shown = []
     for (name, length), rows in groups.items():
         cells = []
         for mark in marks:
             left = [reached(row, mark) for row in rows if mark <= length + 1]  # sPGD tries its random start too
-            cells.append(f"{sum(left) / len(left):.0f}" if left and None not in left else "")
+            cells.append(percent(sum(left) / len(left) / rows[0]["images"]) if left and None not in left else "")
         seconds = sum(row["seconds"] for row in rows) / len(rows)
-        shown.append([f"{name}, {length:,} steps", *cells, f"{seconds:.1f}", str(len(rows))])
+        few = "" if rows[0]["images"] == records[0]["images"] else f", first {rows[0]['images']} images"
+        last = percent(sum(row["left"] for row in rows) / len(rows) / rows[0]["images"])
+        shown.append([f"{name}, {length:,} steps{few}", *cells, last, f"{seconds:.1f}", str(len(rows))])
+    first = records[0]
     return (
-        f"Images of {record['images']:,} that are still classified correctly, `{record['model']}`, k = {record['k']}, "
-        f"after so many passes for each ({record['runs'][0]['right']} are when clean; lower is stronger):\n\n"
-        + markdown(["attack", *(f"{mark:,}" for mark in marks), "seconds", "seeds"], shown)
-        + source(record)
+        f"Robust accuracy (%) of `{first['model']}` on {first['images']:,} images, k = {first['k']}, after so many "
+        f"passes for each image ({percent(runs[0]['right'] / first['images'])} when clean; lower is stronger):\n\n"
+        + markdown(["attack", *(f"{mark:,}" for mark in marks), "at the end", "seconds", "seeds"], shown)
+        + "".join(source(record).rstrip("\n") for record in records)
+        + "\n"
     )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def reached(row: dict[str, Any], mark: int) -> int | None:
@@ -367,7 +393,7 @@ def source(record: dict[str, Any]) -> str:
     return f"\n\n{where}: `{record['command']}`\n"
 
 
-KINDS = {"run": over_passes, "structures": of_structures, "ablation": of_ablation}
+KINDS: dict[str, Any] = {"run": over_passes, "structures": of_structures, "ablation": of_ablation}
 
 
 def main() -> int | None:

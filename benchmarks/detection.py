@@ -27,7 +27,7 @@ import sparsepgd as sp
 from sparsepgd import atomic
 from sparsepgd.baselines import SAIF
 from sparsepgd.detection import Scenes, Yolo, attack_detector, load_yolo, read_folder
-from sparsepgd.detection.study import look
+from sparsepgd.detection.study import score
 from sparsepgd.errors import MissingPackageError
 from sparsepgd.runs.identity import hardware
 
@@ -66,7 +66,7 @@ def run_line(name: str, options: argparse.Namespace) -> None:
         save(scenes.x, x_adv, kept)
         write(options.out / f"{name}.attack.json", facts)
     try:
-        seen = look(model, detector, scenes, x_adv, device)
+        seen = score(model, detector, scenes, x_adv, device)
     except MissingPackageError as error:
         print(f"{name}: attacked, not scored: {error}", flush=True)
         return

@@ -1,110 +1,16 @@
-"""Shared fixtures: small models whose best answer is known, and the package's threads kept in check."""
+"""For all tests: one thread each and a terminal of 80 columns, here and in what they start."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import tempfile
 
-import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from hypothesis import settings
 
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # test workers run side by side
-
-
-class Linear(nn.Module):
-    """Two classes; z_1 - z_0 = <weight, x> + bias. With y = 0 the best perturbation is known in closed form."""
-
-    def __init__(self, weight: Tensor, bias: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight.clone())
-        self.bias = nn.Parameter(torch.tensor(bias, dtype=weight.dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = (x * self.weight).flatten(1).sum(1) + self.bias
-        return torch.stack([torch.zeros_like(score), score], 1)
-
-
-class SmallConvNet(nn.Module):
-    """A convolutional network with BatchNorm, deterministic weights and confident enough to be attacked."""
-
-    def __init__(self, channels: int = 3, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(channels, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32, classes),
-        )
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in self.net.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
-        self.to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-
-class Dial(nn.Module):
-    """Three classes; the first value of an image, 0 to 3 tenths, says how sure it is of class 0.
-
-    0: class 0; 1: barely class 1, a success of small cross-entropy; 2: barely class 0, a failure of a larger one;
-    3: class 1, a success of the largest.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers = nn.Parameter(torch.tensor([[3.0, 0, 0], [0, 0.1, -9], [0.1, 0, 0], [0, 2, -9]]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.answers[(10 * x[:, 0, 0, 0]).round().long()]
-
-
-class Tight(nn.Module):
-    """A network on a device with little memory; it counts how often that did not suffice."""
-
-    def __init__(self, room: int, net: nn.Module | None = None) -> None:
-        super().__init__()
-        self.net, self.room, self.refused = net or SmallConvNet(dtype=torch.float64), room, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if len(x) > self.room:
-            self.refused += 1
-            raise torch.OutOfMemoryError("no room")
-        out: Tensor = self.net(x)
-        return out
-
-
-class NoLook(TorchDispatchMode):
-    """Forbids every operation whose result, or the shape of it, the host would have to wait for."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "lift_fresh")
-        if name in ("index", "index_put", "index_put_"):
-            assert all(one is None or one.dtype != torch.bool for one in args[1])
-        return func(*args, **(kwargs or {}))
-
-
-def images(count: int, channels: int = 3, size: int = 12, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Random images on the 8-bit grid."""
-    generator = torch.Generator().manual_seed(seed)
-    levels = torch.randint(0, 256, (count, channels, size, size), generator=generator)
-    return levels.to(dtype) / 255
-
-
-def labelled(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's own answers, so that every image starts out right."""
-    training = model.training
-    with torch.no_grad():
-        y = model.eval()(x).argmax(1)
-    model.train(training)
-    return y
+os.environ["OMP_NUM_THREADS"] = "1"  # test workers run side by side
+os.environ["COLUMNS"] = "80"
+torch.set_num_threads(1)
+os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(tempfile.gettempdir(), "hypothesis")  # not in the checkout
+settings.register_profile("without a past", database=None)
+settings.load_profile("without a past")

@@ -10,12 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import options
 from sparsepgd.analysis.comparison import line
 from sparsepgd.cli import app
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware
+from support.models import SmallConvNet, images, labelled
 
 
 def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The contract matrix: every attack, pattern and batch size keeps its promises on an ordinary network."""
+"""The contract matrix: every registered attack, on every budget that it takes, keeps its promises."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,73 +12,111 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from promises import broken, left_behind, mixed
-from sparsepgd import options
+from sparsepgd import baselines, options
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.search.attack import Attack
+from sparsepgd.search.contract import Attacker
+from support.attacks import NAMES, short, taken, variants
+from support.budgets import BUDGETS
+from support.models import Counting, SmallConvNet, images, labelled
+from support.promises import broken, left_behind, mixed
 
-BUDGETS = [
-    sp.Budget(k=3),
-    sp.Budget(k=5, pattern=sp.Features()),
-    sp.Budget(k=1, pattern=sp.Rows()),
-    sp.Budget(k=2, pattern=sp.Columns()),
-    sp.Budget(k=2, pattern=sp.Patches(3)),
-    sp.Budget(k=1, pattern=sp.Patches(2, 5)),
-    sp.Budget(k=1, pattern=sp.Shape.heart(5)),
-    sp.Budget(k=1, pattern=sp.Shape.circle(6), eps=16 / 255),
-    sp.Budget(k=1, pattern=sp.Frame(2)),
-    sp.Budget(k=3, allowed=torch.arange(144).view(12, 12) % 3 == 0),
-    sp.Budget(k=1, pattern=sp.Patches(4), allowed=torch.arange(144).view(12, 12) < 60),
-]
-ATTACKS: dict[str, Callable[[sp.Budget], sp.Attack]] = {
-    "spgd-unprojected": lambda budget: sp.SparsePGD(budget, steps=12, alpha=0.25, beta=0.25),
-    "spgd-projected": lambda budget: sp.SparsePGD(budget, steps=12, gradient="projected", alpha=0.25, beta=0.25),
-    "spgd-random": lambda budget: sp.SparsePGD(budget, steps=12, gradient="random"),
-    "spgd-full-length": lambda budget: sp.SparsePGD(budget, steps=12, early_stop=False, alpha=0.25, beta=0.25),
-    "spgd-margin": lambda budget: sp.SparsePGD(budget, steps=12, loss="margin", alpha=0.25),
-    "sparse-rs": lambda budget: sp.SparseRS(budget, queries=13),
-    "sparse-rs-original": lambda budget: sp.SparseRS.original(budget, queries=13),
-    "anneal": lambda budget: sp.SparseAnneal(budget, 13),
-    "anneal-fewest": lambda budget: sp.SparseAnneal(budget, 13, early_stop=False, quantize=True),
-    "spgd-quantized": lambda budget: sp.SparsePGD(budget, steps=12, quantize=True, alpha=0.25, beta=0.25),
-}
+CASES = [pytest.param(name, changes, id=f"{name}-{changes}") for name in NAMES for changes in variants(name)]
+POINTS = (sp.Pixels, sp.Features)
+PATTERNS: dict[str, tuple[type[sp.Pattern], ...]] = {
+    "cluster-rs": POINTS,
+    "corner-search": POINTS,
+    "cw-l0": POINTS,
+    "greedy-fool": POINTS,
+    "l1-apgd": POINTS,
+    "loap": (sp.Rows, sp.Columns, sp.Patches, sp.Shape, sp.Frame),
+    "one-pixel": POINTS,
+    "pgd0": (*POINTS, sp.Rows, sp.Columns, sp.Frame),
+    "saif-binary": POINTS,
+    "saif-published": POINTS,
+    "sigma-zero": POINTS,
+    "sparse-fool": POINTS,
+}  # the package's others take all
 
 
-@pytest.mark.parametrize("budget", BUDGETS, ids=repr)
-@pytest.mark.parametrize("name", ATTACKS)
-@pytest.mark.parametrize("batch", [1, 2, 7])
-def test_results_are_within_budget_aligned_and_true(name: str, budget: sp.Budget, batch: int) -> None:
-    model, x = SmallConvNet().eval(), images(batch)
+def wide(name: str) -> sp.Budget:
+    """One that fools images within a few steps."""
+    return sp.Budget(k=60) if BUDGETS[0] in taken(name) else sp.Budget(k=2, pattern=sp.Patches(5))
+
+
+def cascade(attack: Attacker) -> bool:
+    """Whether there are several attacks, each on the images that are left."""
+    return isinstance(attack, sp.SparseAutoAttack) or getattr(attack, "attempts", 1) > 1
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_results_are_within_budget_aligned_and_true(name: str, changes: dict[str, Any]) -> None:
+    model, x = SmallConvNet().eval(), images(7)
     y = labelled(model, x)
-    y[batch // 2] = (y[batch // 2] + batch // 7) % 5  # in the batch of seven one is wrong from the start
-    attack = ATTACKS[name](budget)
-    result = attack(model, x, y, seed=1)
-    assert broken(attack, result, model, x, y) == []
-    assert bool((result.steps <= 12).all())
+    y[3] = (y[3] + 1) % 5  # wrong from the start
+    for budget in taken(name) if not changes else taken(name)[::3]:
+        attack = short(name, budget, **changes)
+        for rows in (slice(7), slice(1)) if budget is BUDGETS[0] else (slice(7),):
+            result = attack(model, x[rows], y[rows], seed=1)
+            assert broken(attack, result, model, x[rows], y[rows]) == [], budget
+            assert int(result.forwards.max()) <= attack.evaluations
+            assert bool((result.backwards <= result.forwards).all())
+            assert bool((result.steps <= attack.evaluations).all())
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_model_and_random_state_are_untouched(name: str) -> None:
-    assert left_behind(ATTACKS[name](sp.Budget(k=3)), *mixed()) == []
+@pytest.mark.parametrize("name", NAMES)
+def test_other_budgets_are_refused_with_a_word_on_what_can(name: str) -> None:
+    assert taken(name)
+    if name in options.COMPARED and name in PATTERNS:
+        assert taken(name) == [budget for budget in BUDGETS if isinstance(budget.pattern, PATTERNS[name])]
+    for budget in BUDGETS:
+        if budget not in taken(name):
+            words = rf"not {re.escape(repr(budget.pattern))}; (for this one )?use Sparse(PGD|RS)"
+            with pytest.raises(UnsupportedError, match=words):
+                short(name, budget)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_model_and_random_state_are_untouched(name: str, changes: dict[str, Any]) -> None:
+    assert left_behind(short(name, taken(name)[0], **changes), *mixed()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_empty_and_wholly_wrong_batches_give_aligned_results(name: str) -> None:
     model, x = SmallConvNet(), images(3)
-    attack = ATTACKS[name](sp.Budget(k=3))
+    attack = short(name, taken(name)[0])
     empty = attack(model, x[:0], torch.zeros(0, dtype=torch.int64))
     assert len(empty) == 0
     assert empty.x_adv.shape == (0, 3, 12, 12)
     wrong = attack(model, x, (labelled(model, x) + 1) % 5)
-    assert wrong.robust_accuracy == 0
-    assert wrong.clean_accuracy == 0
+    assert (wrong.clean_accuracy, wrong.robust_accuracy) == (0, 0)
     assert not bool(wrong.fooled.any())
     assert torch.equal(wrong.x_adv, x)
     assert wrong.forwards.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["sparse-rs", "cluster-rs", "spgd-projected", "anneal"])
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_passes_are_counted_as_the_model_sees_them(name: str, changes: dict[str, Any]) -> None:
+    model, x = Counting(SmallConvNet()), images(5)
+    y = labelled(model, x)
+    model.asked = 0
+    attack = short(name, taken(name)[0], **changes)
+    result = attack(model, x, y, batch_size=2)
+    assert int(result.backwards.sum()) == model.flowed
+    assert attack.needs_gradient or model.flowed == 0
+    more = model.asked - 2 * len(x) - int(result.forwards.sum())  # the clean images before, the verdict after
+    fooled = int(result.fooled.sum())
+    if cascade(attack):
+        assert more > 0  # every stage has its own clean images and its own verdict
+    elif changes.get("early_stop", True):
+        assert more in (fooled, len(x))  # each success is confirmed, or the loss of every claim is measured
+    else:
+        assert fooled <= more <= len(x)
+
+
+@pytest.mark.parametrize("name", ["sparse-rs", "cluster-rs", "spgd-projected"])
 @pytest.mark.parametrize("fools", [False, True])
-def test_passes_are_counted_exactly(name: str, fools: bool) -> None:
+def test_passes_are_counted_up_to_the_success(name: str, fools: bool) -> None:
     weight, calls = torch.zeros(3 * 12 * 12, 2), []
 
     def model(x: torch.Tensor) -> torch.Tensor:
@@ -94,18 +133,105 @@ def test_passes_are_counted_exactly(name: str, fools: bool) -> None:
     assert bool(result.fooled) is fools
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_who_needs_no_gradient_takes_none(name: str) -> None:
+    model, x = SmallConvNet().eval(), images(3)
+    y, attack = labelled(model, x), short(name, taken(name)[0])
+    if attack.needs_gradient:
+        assert bool(attack(model, x, y).backwards.any())
+    else:
+        blind = attack(lambda points: model(points).detach(), x, y)
+        assert not bool(blind.backwards.any())
+        assert torch.equal(blind.x_adv, attack(model, x, y).x_adv)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_batch_size_and_order_do_not_change_the_result(name: str, changes: dict[str, Any]) -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(5, dtype=torch.float64)
+    y, pick = labelled(model, x), torch.tensor([3, 0, 4, 1, 2])
+    structured = [budget for budget in taken(name) if budget.pattern.structured]
+    for budget in dict.fromkeys((taken(name)[0], *structured[-2:-1])):
+        attack = short(name, budget, **changes)
+        whole = attack(model, x, y, seed=3)
+        parts = attack(model, x[pick], y[pick], seed=3, batch_size=2, index=pick)
+        assert parts.broken_by == tuple(whole.broken_by[row] for row in pick.tolist())
+        for field in ("fooled", "steps", "forwards", "backwards", "groups"):
+            assert torch.equal(getattr(parts, field), getattr(whole, field)[pick]), field
+        torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seeds_repeat(name: str) -> None:
+    model, x = SmallConvNet(), images(3)
+    y, attack = labelled(model, x), short(name, taken(name)[0])
+    first, again = (attack(model, x, y, seed=5) for _ in range(2))
+    assert torch.equal(first.x_adv, again.x_adv)
+    assert torch.equal(first.forwards, again.forwards)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("accept", ["target", "any"])
-def test_targeted_goals_are_reached_as_stated(name: str, accept: str) -> None:
+def test_targeted_goals_are_reached_as_stated(name: str, accept: Any) -> None:
     model, x = SmallConvNet().eval(), images(6)
     y = labelled(model, x)
     target = (y + 1) % 5
-    attack = ATTACKS[name](sp.Budget(k=40))
-    result = attack(model, x, y, goal=sp.Targeted(target, accept=accept))  # type: ignore[arg-type]
+    attack = short(name, wide(name))
+    if name in ("saa", "saa+", "sparse-fool"):
+        with pytest.raises(UnsupportedError, match=r"goal Targeted; use Untargeted.*or SparsePGD|a target use Sparse"):
+            attack(model, x, y, goal=sp.Targeted(target, accept=accept))
+        return
+    result = attack(model, x, y, goal=sp.Targeted(target, accept=accept))
     with torch.no_grad():
         said = model(result.x_adv).argmax(1)
     assert torch.equal(result.fooled, said == target if accept == "target" else said != y)
-    assert bool(result.fooled.any()) or not attack.needs_gradient  # a few queries of a black box need not do
+    assert bool((result.groups <= attack.budget.k).all())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_attack_fools_someone(name: str) -> None:
+    """Otherwise the matrix would hold for an attack that does nothing."""
+    model, x = SmallConvNet(), images(7)
+    attack = short(name, wide(name))
+    if not attack.needs_gradient or name == "loap":
+        attack = options.preset(name, wide(name), "quick")
+    assert int(attack(model, x, labelled(model, x)).fooled.sum()) >= 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_perturb_for_training_stays_within_the_budget_and_leaves_the_mode(name: str) -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(5, dtype=torch.float64)
+    y = labelled(model, x)
+    y[3] = (y[3] + 1) % 5  # wrong from the start: comes back as it is, or is attacked all the same
+    attack = short(name, wide(name))
+    if not isinstance(attack, Attack):
+        assert isinstance(attack, sp.SparseAutoAttack), "an attack by itself can be trained against"
+        return
+    x_adv = attack.perturb(model.train(), x, y, seed=1)
+    assert model.training
+    right = torch.arange(5) != 3
+    found = attack(model, x, y, seed=1, batch_size=5)
+    if found.forwards.sum() == attack.evaluations * 4 or name in ("corner-search", "greedy-fool"):
+        torch.testing.assert_close(x_adv[right], found.x_adv[right], rtol=0, atol=1e-6)
+    assert bool(((x_adv >= 0) & (x_adv <= 1)).all())
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"saa", "saa+"}))
+def test_lengths_are_whole_numbers(name: str) -> None:
+    attack = short(name, taken(name)[0])
+    field = next(one for one in ("steps", "samples", "generations", "queries") if hasattr(attack, one))
+    for value in (2.5, 0):
+        with pytest.raises(UnsupportedError, match=f"{field}={value}; expected"):
+            dataclasses.replace(attack, **{field: value})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", baselines.__all__)
+def test_the_quick_preset_is_the_attack_with_other_numbers(name: str) -> None:
+    budget = sp.Budget(k=1, pattern=sp.Patches(3)) if name == "LOAP" else sp.Budget(k=3)
+    kind = getattr(baselines, name)
+    quick = kind.quick(budget)
+    assert type(quick) is kind
+    assert (quick.name, quick.budget) == (kind(budget).name, budget)
+    assert quick.evaluations < kind(budget).evaluations
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import SparsePGDError, UnsupportedError
 from sparsepgd.runs import folders, runs
 from sparsepgd.runs.folders import Folder, load
 from sparsepgd.runs.records import Chunk
+from support.models import SmallConvNet, images, labelled
+from support.terminal import spgd
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts")
 COMMAND = (
     "-m",
@@ -46,7 +46,7 @@ ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=3)
 @contextmanager
 def started(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     pipe, command = subprocess.PIPE, [sys.executable, *words]
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=ENVIRONMENT) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as process:
         try:
             yield process
         finally:
@@ -71,21 +71,25 @@ def outcome(folder: Path) -> tuple[dict[str, object], bytes]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("alone")
-    code, stdout, stderr = ended(*COMMAND, *CHUNKS, "--out", "r", cwd=place)
-    assert (code, stderr, stdout.splitlines()[-1]) == (0, "", "records in r")
+    done = spgd(*COMMAND[2:], *CHUNKS, "--out", "r", cwd=place)
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "records in r")
     record = load(place / "r")
     assert 0 < record.robust_accuracy < record.clean_accuracy
     return place / "r"
 
 
 def test_two_workers_end_like_one_and_only_the_first_speaks(alone: Path, tmp_path: Path) -> None:
-    """And then find the folder taken by another run: the first says so, the other does not wait for ever."""
     words = (*TORCHRUN, "0", *COMMAND, *CHUNKS, "--out", "r")
     code, stdout, stderr = ended(*words, cwd=tmp_path)
     assert code == 0, stderr
     assert (stdout.count("small-plain: input"), stdout.count("records in r")) == (1, 1)
     assert outcome(tmp_path / "r") == outcome(alone)
-    code, stdout, stderr = ended(*words, "--seed", "1", cwd=tmp_path)
+
+
+@pytest.mark.nightly
+def test_two_workers_find_the_folder_of_another_run(alone: Path) -> None:
+    """The first says so, the other does not wait for ever."""
+    code, stdout, stderr = ended(*TORCHRUN, "0", *COMMAND, *CHUNKS, "--out", "r", "--seed", "1", cwd=alone.parent)
     assert code == 1
     assert "robust" not in stdout, "model and data are shown, but no result"
     assert stderr.count("error: r holds another run: seed was 0, is 1") == 1
@@ -100,7 +104,7 @@ def worker(launcher: int, rank: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the workers in /proc")
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_one_worker_killed_costs_nothing_that_was_finished(rank: int, alone: Path, tmp_path: Path) -> None:
     """kill -9 while chunks are under way: torchrun starts both again, and they go on from the files."""
     partial = tmp_path / "r" / "partial"
@@ -118,11 +122,9 @@ def test_one_worker_killed_costs_nothing_that_was_finished(rank: int, alone: Pat
     assert set(finished) <= set(load(tmp_path / "r").chunks)  # with the same times: they were not made twice
 
 
-def test_workers_without_a_folder_are_refused(tmp_path: Path) -> None:
-    code, stdout, stderr = ended(*TORCHRUN, "0", *COMMAND, "--no-save", cwd=tmp_path)
-    assert (code, list(tmp_path.iterdir())) == (1, [])
-    assert "robust" not in stdout, "model and data are shown, but no result"
-    assert "error: 2 workers without a folder; use --out with one that all of them see" in stderr
+def test_workers_without_a_folder_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="2 workers without a folder; use --out with one that all of them see"):
+        runs.run(None, ATTACK, *problem(), workers=Workers(1, 2, 0))
 
 
 def problem() -> tuple[SmallConvNet, tuple[torch.Tensor, torch.Tensor]]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sparsepgd.cli import app
 from sparsepgd.reproduce import RECIPES, SCALES
+from support.scripts import output
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -24,16 +25,11 @@ def blocks(page: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
 
 
-def run(words: list[str], folder: Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env={**os.environ, "COLUMNS": "200"})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_python_of_the_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
     code = "\n".join(blocks("tutorial.md", "python"))
     assert len(blocks("tutorial.md", "python")) >= 6
-    said = run([sys.executable, "-W", "error", "-c", code], tmp_path)
+    (tmp_path / "tutorial.py").write_text(code)
+    said = output(tmp_path / "tutorial.py", cwd=tmp_path, strict=True)
     assert "right on clean images" in said
     assert said.count("Result(") == 7  # the first, one's own, the black box, four budgets
 
@@ -52,13 +48,11 @@ def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path, monkeypatch: 
 
 
 def test_figures_on_how_to_read_numbers_are_those_of_the_record() -> None:
-    done = subprocess.run([sys.executable, "benchmarks/interpreting.py", "--check"], cwd=ROOT)
-    assert done.returncode == 0, "run python benchmarks/interpreting.py"
+    output(ROOT / "benchmarks" / "interpreting.py", "--check", cwd=ROOT)  # or run python benchmarks/interpreting.py
 
 
 def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None:
-    done = subprocess.run([sys.executable, "benchmarks/anneal.py", "page", "--check"], cwd=ROOT)
-    assert done.returncode == 0, "run python benchmarks/anneal.py page"
+    output(ROOT / "benchmarks" / "anneal.py", "page", "--check", cwd=ROOT)  # or run python benchmarks/anneal.py page
 
 
 def test_the_scales_of_the_page_are_those_of_the_code() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Linear
+from support.models import Linear
 
 ROOT = Path(__file__).parent.parent
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparsepgd import zoo
+from support.scripts import output
 
 ROOT = Path(__file__).parent.parent
 
@@ -91,8 +91,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 
 
 def test_the_page_is_what_the_records_say() -> None:
-    done = subprocess.run([sys.executable, "benchmarks/results_page.py", "--check"], cwd=ROOT)
-    assert done.returncode == 0, "run python benchmarks/results_page.py"
+    output(ROOT / "benchmarks" / "results_page.py", "--check", cwd=ROOT)  # or run python benchmarks/results_page.py
 
 
 def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) -> None:

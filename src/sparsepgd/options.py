@@ -96,8 +96,8 @@ def preset(name: str, budget: Budget, which: str) -> Attacker:
     if outside.is_outside(name):
         return attack(name, budget, 60) if which == "quick" else outside.Outside(budget, name)
     known = entry(name)
-    made: Attacker = known.kind(budget, **known.settings)
-    return made if which == "paper" else replace(known.kind.quick(budget), **known.settings)
+    made: Attacker = known.kind(budget) if which == "paper" else known.kind.quick(budget)
+    return replace(made, **known.settings)  # type: ignore[type-var]
 
 
 def at_cost(name: str, budget: Budget, passes: int) -> Attacker:
@@ -122,23 +122,22 @@ def entry(name: str) -> registry.Entry:
 
 
 def named(names: str) -> list[str]:
-    """``spgd,rs`` -> the names, each of another attack."""
+    """``spgd-projected,sparse-rs`` -> the names, each of another attack."""
     words = [name.strip() for name in names.split(",")]
     if not all(words):
         raise UnsupportedError(f"attack {names!r} has an empty name; use names with commas, e.g. spgd,sparse-rs")
     found = [name if outside.is_outside(name) else entry(name).name for name in words]
     for place, name in enumerate(found):
-        if name in found[:place]:
-            first = words[found.index(name)]
-            same = f"{first!r} and {words[place]!r} in {names!r} are the same attack"
-            raise UnsupportedError(
-                f"{same if first != words[place] else f'attack {first!r} is named twice in {names!r}'}; once is enough"
-            )
+        first, again = words[found.index(name)], words[place]
+        if found.index(name) < place:
+            same = f"{first!r} and {again!r} in {names!r} are the same attack"
+            twice = f"attack {first!r} is named twice in {names!r}"
+            raise UnsupportedError(f"{twice if first == again else same}; once is enough")
     return found
 
 
 def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attacker]:
-    """``spgd,rs`` -> both."""
+    """``spgd-projected,sparse-rs`` -> both."""
     return [attack(name, budget, steps, queries=queries) for name in named(names)]
 
 

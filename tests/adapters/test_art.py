@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import MEAN, STD, Normalised, mixed_mode, modes, package, predictions, problem, spgd, watched
 from torch import nn
 
 import sparsepgd as sp
 from sparsepgd.errors import NoGradientError, UnsupportedError
+from support.packages import MEAN, STD, Normalised, mixed_mode, modes, package, predictions, problem, spgd, watched
 
 classification = package("art.estimators.classification")
 from art.attacks.attack import EvasionAttack  # noqa: E402

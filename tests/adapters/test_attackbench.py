@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from problems import changed, mixed_mode, modes, predictions, problem, spgd
 
 import sparsepgd as sp
 from sparsepgd import adapters
 from sparsepgd.adapters import Function
 from sparsepgd.errors import UnsupportedError
+from support.packages import changed, mixed_mode, modes, predictions, problem, spgd
 
 
 def test_both_ways_of_calling_give_what_the_attack_gives() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import MEAN, STD, Normalised, changed, package, predictions, problem, spgd
 from torch import nn
 
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
+from support.packages import MEAN, STD, Normalised, changed, package, predictions, problem, spgd
 
 foolbox = package("foolbox")
 from sparsepgd.adapters.foolbox import FoolboxAttack, GroupDistance  # noqa: E402

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import MEAN, STD, Normalised, mixed_mode, modes, package, predictions, problem, spgd, watched
 from torch.utils.data import DataLoader, TensorDataset
 
 from sparsepgd.adapters import OnLoader
 from sparsepgd.errors import SourceError
+from support.packages import MEAN, STD, Normalised, mixed_mode, modes, package, predictions, problem, spgd, watched
 
 
 @pytest.mark.parametrize("size", [1, 4, 7])

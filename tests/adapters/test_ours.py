@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from problems import changed, predictions, problem, spgd
 
 from sparsepgd.adapters.ours import attacked
+from support.packages import changed, predictions, problem, spgd
 
 
 def test_round_off_on_the_way_to_0_and_1_is_no_error() -> None:

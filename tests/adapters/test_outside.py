@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import changed, mixed_mode, modes, package, predictions, problem, spgd
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from sparsepgd.cli import app
 from sparsepgd.errors import MissingPackageError, NoGradientError, UnsupportedError
 from sparsepgd.runs import runs
 from sparsepgd.runs.audit import audit
+from support.packages import changed, mixed_mode, modes, package, predictions, problem, spgd
 
 QUICK = {  # one or two attacks of each package, with a number of steps if they take one
     "foolbox:L0FMNAttack": 20,

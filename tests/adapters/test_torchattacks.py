@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from problems import MEAN, STD, Normalised, changed, mixed_mode, modes, package, predictions, problem, spgd, watched
 
 import sparsepgd as sp
 from sparsepgd.errors import ShapeError, UnsupportedError
+from support.packages import (
+    MEAN,
+    STD,
+    Normalised,
+    changed,
+    mixed_mode,
+    modes,
+    package,
+    predictions,
+    problem,
+    spgd,
+    watched,
+)
 
 torchattacks = package("torchattacks")
 from sparsepgd.adapters.torchattacks import TorchAttack  # noqa: E402

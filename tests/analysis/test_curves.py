@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import (
     Smallest,
@@ -24,6 +23,7 @@ from sparsepgd.analysis.curves import (
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import Linear, SmallConvNet, images, labelled
 
 
 def result_of(steps: list[int], fooled: list[bool], clean: list[bool]) -> sp.Result:
@@ -140,7 +140,7 @@ class Noting:
         return result
 
 
-@pytest.mark.parametrize("ks", [8, 7, 5, 1, 16])
+@pytest.mark.parametrize("ks", [8, 5, 1])
 def test_smallest_k_of_a_linear_model(ks: int) -> None:
     model, x, y, expected = linear_problem()
     attack = Noting(sp.SparsePGD(sp.Budget(k=1), steps=150), sp.Budget(k=1))
@@ -202,7 +202,7 @@ class Counted(sp.SparseAnneal):
         return super().__call__(model, x, y, **options)
 
 
-@pytest.mark.parametrize("ks", [8, 7, 5, 1, 16])
+@pytest.mark.parametrize("ks", [7, 1, 16])
 def test_a_minimum_norm_attack_is_run_once_for_all_k(ks: int) -> None:
     model, x, y, expected = linear_problem()
     attack = Counted(sp.Budget(k=1), steps=300)
@@ -237,6 +237,13 @@ def test_an_ensemble_with_a_minimum_norm_attack_is_run_by_bisection() -> None:
     assert len(attack.calls) > 1
     assert found.k.tolist() == expected
     assert not attack.attack.minimum_norm
+
+
+def test_every_fooled_image_names_the_attack_that_fooled_it() -> None:
+    model, x, y, _ = linear_problem()
+    result = smallest_k(sp.SparsePGD(sp.Budget(k=1), steps=20), model, x, y, 7).result
+    assert bool(result.fooled.any())
+    assert result.broken_by == tuple("spgd-unprojected" if one else None for one in result.fooled.tolist())
 
 
 def test_the_minimum_norm_attacks_are_those_that_say_so() -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd import baselines, zoo
 from sparsepgd.analysis.sanity import compare, examine, review, trial
 from sparsepgd.errors import LabelError
 from sparsepgd.runs import runs
 from sparsepgd.runs.records import Row
 from sparsepgd.search.contract import Attacker
+from support.models import SmallConvNet, Tight, images, labelled
 
 
 class Wrapped(nn.Module):

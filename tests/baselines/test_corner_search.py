@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import linear
 import sparsepgd as sp
 from sparsepgd.baselines import CornerSearch
 from sparsepgd.errors import UnsupportedError
+from support import linear
 
 
 @pytest.mark.parametrize(

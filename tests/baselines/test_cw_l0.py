@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_greedy_fool import EVERYTHING, grey
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.baselines import CWL0
 from sparsepgd.baselines.cw_l0 import State
 from sparsepgd.errors import UnsupportedError
+from support.linear import EVERYTHING, grey
+from support.models import Linear, SmallConvNet, images, labelled
 
 PACE = {"lr": 0.1, "c_first": 1, "c_last": 100, "c_factor": 10}
 

@@ -8,22 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import linear
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.baselines import GreedyFool
 from sparsepgd.errors import UnsupportedError
-
-EVERYTHING = {sp.Pixels(): 64, sp.Features(): 192}  # of an 8x8 colour image
-
-
-def grey(pattern: sp.Pattern, eps: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, one grey image and the gains (groups,) of its groups, largest first: room is the same everywhere."""
-    weight = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(3))
-    x = torch.full((1, 3, 8, 8), 0.5)
-    room = min(eps, 0.5)
-    gains = sp.Budget(k=1, pattern=pattern).resolve((3, 8, 8)).gather(weight.abs()[None] * room)
-    return weight, x, gains.flatten().sort(descending=True).values
+from support import linear
+from support.linear import EVERYTHING, grey
+from support.models import Linear, SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("pattern", EVERYTHING, ids=repr)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from linear import problem, reached
 from sparsepgd.baselines import L1APGD
 from sparsepgd.baselines.l1_apgd import _largest
 from sparsepgd.baselines.l1_ball import project
 from sparsepgd.search.loop import Images
+from support.linear import problem, reached
+from support.models import SmallConvNet, images, labelled
 
 
 def rows(x: Tensor, eps: float = 1.0) -> Images:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
-from linear import problem, reached
 from sparsepgd.baselines import LOAP
 from sparsepgd.baselines.places import Placed, mask
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.loop import Images
 from sparsepgd.threat import Threat
+from support.linear import problem, reached
+from support.models import Linear, SmallConvNet, images, labelled
 
 SINGLE = [
     sp.Budget(k=1, pattern=sp.Patches(3)),

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import linear
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.baselines import OnePixel
 from sparsepgd.baselines.one_pixel import _three
 from sparsepgd.errors import UnsupportedError
+from support import linear
+from support.models import SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from counting import Counting
 from sparsepgd import zoo
 from sparsepgd.baselines import L1APGD, SigmaZero
+from support.models import Counting
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 COUNT = 8

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from counting import Counting
 from sparsepgd import zoo
 from sparsepgd.baselines import CWL0, GreedyFool, OnePixel, SparseFool
+from support.models import Counting
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 N = 6
@@ -81,6 +81,7 @@ def test_sparse_fool_needs_no_more_features_and_asks_no_more_than_that_of_torcha
     assert ours.flowed <= theirs.flowed
 
 
+@pytest.mark.nightly  # that of ART takes most of a minute
 def test_cw_needs_no_more_features_and_asks_no_more_than_that_of_art(plain: Any) -> None:
     _, x, y = plain
     attack = features(

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Linear, NoLook, SmallConvNet, images, labelled
-from linear import problem, reached, with_slack
 from sparsepgd.baselines import PGD0
 from sparsepgd.baselines.pgd0 import _project
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.loop import Images
+from support.linear import problem, reached, with_slack
+from support.models import Linear, NoLook, SmallConvNet, images, labelled
 
 BUDGETS = [
     sp.Budget(k=1),

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Dial, SmallConvNet, images, labelled
 from sparsepgd.baselines import PGD0
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.attack import Found, Task
 from sparsepgd.search.noise import Noise, Stream
+from support.models import Dial, SmallConvNet, images, labelled
 
 BUDGET = sp.Budget(k=2)
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from linear import problem, reached, with_slack
 from sparsepgd.baselines import SAIF
 from sparsepgd.baselines.saif import State
 from sparsepgd.errors import UnsupportedError
@@ -18,6 +16,8 @@ from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
+from support.linear import problem, reached, with_slack
+from support.models import SmallConvNet, images, labelled
 
 BUDGETS = [sp.Budget(k=1), sp.Budget(k=4), sp.Budget(k=3, pattern=sp.Features()), sp.Budget(k=3, eps=0.1)]
 

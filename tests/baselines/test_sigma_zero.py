@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
-from linear import problem, with_slack
 from sparsepgd.baselines import SigmaZero
+from support.linear import problem, with_slack
+from support.models import Linear, SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features()], ids=repr)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_greedy_fool import EVERYTHING, grey
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.baselines import SparseFool
 from sparsepgd.baselines.sparse_fool import _linear_solver
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.loop import Images
+from support.linear import EVERYTHING, grey
+from support.models import Linear, SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("pattern", EVERYTHING, ids=repr)

@@ -56,8 +56,11 @@ def test_numbers_are_not_coloured_and_nothing_is_markup() -> None:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "bench"])
-def test_images_that_do_not_fit_the_model_are_refused_in_words(command: str, tmp_path: Path) -> None:
+def test_images_that_do_not_fit_the_model_are_refused_in_words(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "m.py").write_text(GREY)
+    monkeypatch.chdir(tmp_path)
     words = ("-n", 2, "--model", f"{tmp_path / 'm.py'}:net", *(("--no-save",) if command == "evaluate" else ()))
     with pytest.raises(ModelError, match=r"images of shape \(\d, 3, 32, 32\): RuntimeError: Given groups=1"):
         spgd(command, *words)

@@ -63,7 +63,7 @@ def test_table_records_and_pictures(place: Path) -> None:
             device="cpu",
         )
     words = shown.get()
-    assert "not for: saif patch:4@2" in words
+    assert "not for: saif-published patch:4@2" in " ".join(words.split())
     record = json.loads((place / "out" / "detect.json").read_text())
     assert record["command"].startswith("spgd")
     assert record["hardware"] == hardware(torch.device("cpu"))

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from sources.grey_pictures import grey
 from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.errors import BudgetError, PatternError, SourceError, UnsupportedError
 from sparsepgd.sources.pictures import save_image
 from sparsepgd.speed import bench
+from support.grey_pictures import grey
 
 
 def spgd(*words: object) -> str:

@@ -1,28 +1,20 @@
-"""`spgd report` as a user meets it, in a process of its own."""
+"""`spgd report` as a user meets it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.commands.report import report
 from sparsepgd.errors import SourceError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
+from support.models import SmallConvNet, images, labelled
+from support.terminal import spgd
 
-COMMAND = [sys.executable, "-c", "from sparsepgd.cli import main; main()"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 EVALUATE = ("evaluate", "-n", "8", "--attack", "spgd", "--steps", "3", "--out", "runs/both")
-
-
-def spgd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300)
 
 
 @pytest.fixture(scope="module")

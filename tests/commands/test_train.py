@@ -19,7 +19,7 @@ from sparsepgd.commands import train as command
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources import load_data
 from sparsepgd.training import recipes, records
-from training.toys import quadrants
+from support.quadrants import quadrants
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NETWORK = """
@@ -245,11 +245,11 @@ def asked_for(words: list[str], spgd: Spgd, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spgd: Spgd) -> None:
     pytest.importorskip("sklearn")
     robust = {}
-    for method, epochs in (("plain", "5"), ("fast-ls", "8")):
+    for method, epochs in (("plain", "3"), ("fast-ls", "5")):
         done = spgd("train", "--method", method, "--epochs", epochs, "--out", method)
         assert done.returncode == 0, done.stderr
         robust[method] = min(one.robust_accuracy for one in zoo.card("model", place / method).robust)
-    assert robust["fast-ls"] > robust["plain"] + 0.2
+    assert robust["fast-ls"] > robust["plain"] + 0.1
 
 
 @pytest.mark.parametrize(

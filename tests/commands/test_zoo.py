@@ -13,8 +13,8 @@ from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.errors import SourceError
 from sparsepgd.zoo import places
-from training.toys import quadrants
-from zoo.tiny import network, put
+from support.quadrants import quadrants
+from support.tiny_zoo import network, put
 
 NAME = zoo.FULL_SIZE[0]
 

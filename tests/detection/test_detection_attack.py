@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_detectors import KINDS, SIZE, made, targets
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images
 from sparsepgd.baselines import PGD0, SAIF, SparseFool
 from sparsepgd.detection import OutputLoss, TorchvisionDetector, attack_detector
 from sparsepgd.detection.attack import LossOracle
@@ -27,6 +25,8 @@ from sparsepgd.errors import (
     VerificationWarning,
 )
 from sparsepgd.search.attack import Attack, Found, Task
+from support.models import SmallConvNet, images
+from support.small_detectors import KINDS, SIZE, made, targets
 
 WEIGHT = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(0))
 SCALE = [1.0, -1.0, 2.0]  # the targets: each image is pulled its own way
@@ -82,8 +82,9 @@ ATTACKS: list[Attack] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.name}-{attack.budget.pattern.unit}")
+@pytest.mark.parametrize(
+    ("attack", "kind"), [(one, kind) for place, one in enumerate(ATTACKS) for kind in list(KINDS)[place % 2 :: 2]]
+)
 def test_detectors_are_attacked_exactly_within_the_budget(attack: Attack, kind: str) -> None:
     model, x = made(kind).train(), images(2, size=SIZE)
     content = torch.ones(2, SIZE, SIZE, dtype=torch.bool)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_detectors import SIZE
 
-from conftest import images
 from sparsepgd.detection import Prediction
-from sparsepgd.detection.pictures import drawn, side_by_side, write_png
+from sparsepgd.detection.study import drawn, side_by_side, write_png
 from sparsepgd.errors import SparsePGDError
+from support.models import images
+from support.small_detectors import SIZE
 
 BOX = torch.tensor([[10.0, 20.0, 40.0, 50.0]])
 

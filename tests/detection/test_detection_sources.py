@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_detectors import made
 
 from sparsepgd.detection import TorchvisionDetector
 from sparsepgd.detection.sources import load_detector
 from sparsepgd.errors import SourceError
+from support.small_detectors import made
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from small_detectors import made\n"
+        "from support.small_detectors import made\n"
         "from sparsepgd.detection import TorchvisionDetector\n"
         "def ssd(): return made('ssd')\n"
         "def masks(): return made('mask-rcnn')\n"
@@ -53,6 +53,6 @@ def test_what_is_no_detector_is_named(file: Path, tmp_path: Path) -> None:
 def test_a_factory_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     (tmp_path / "weights_beside.py").write_text("KIND = 'ssd'\n")
     (tmp_path / "mine.py").write_text(
-        "from small_detectors import made\nfrom weights_beside import KIND\ndef net(): return made(KIND)\n"
+        "from support.small_detectors import made\nfrom weights_beside import KIND\ndef net(): return made(KIND)\n"
     )
     assert load_detector(f"{tmp_path / 'mine.py'}:net").name == "mine:net"

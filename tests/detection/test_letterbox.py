@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conftest import images
 from sparsepgd.detection import letterbox
 from sparsepgd.errors import ShapeError
+from support.models import images
 
 
 def test_an_image_that_fits_is_put_in_the_middle_bit_for_bit() -> None:

@@ -10,13 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from small_detectors import SIZE, made, targets
 from torch import Tensor
 
-from conftest import images
 from sparsepgd.detection import Prediction, Target, TorchvisionDetector, mean_average_precision, mean_iou
 from sparsepgd.detection.metrics import BACKENDS, predictions_of
 from sparsepgd.errors import InputError, MissingPackageError
+from support.models import images
+from support.small_detectors import SIZE, made, targets
 
 
 def right(target: Target) -> Prediction:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_detectors import KINDS, SIZE, gradients, made, targets
 from torch import Tensor, nn
 
-from conftest import images
 from sparsepgd.detection import COCO_CATEGORIES, OutputLoss, SemanticSegmentation, Target, TorchvisionDetector
 from sparsepgd.errors import InputError, ModelError, ShapeError, UnsupportedError
+from support.models import images
+from support.small_detectors import KINDS, SIZE, gradients, made, targets
 
 OBJECTIVE = TorchvisionDetector()
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_detectors import CLASSES, SIZE, gradients, targets
 
 import sparsepgd as sp
-from conftest import images
 from sparsepgd.detection import Target, Yolo, attack_detector, load_yolo
 from sparsepgd.errors import InputError, MissingPackageError, UnsupportedError
+from support.models import images
+from support.small_detectors import CLASSES, SIZE, gradients, targets
 
 os.environ.setdefault("YOLO_VERBOSE", "false")
 

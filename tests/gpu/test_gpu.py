@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
@@ -21,6 +20,7 @@ from sparsepgd.runs.runs import run
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.recorded import Recorded
 from sparsepgd.search.standalone import Standalone
+from support.models import SmallConvNet, images, labelled
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import DTypeError, RangeError, ShapeError
 from sparsepgd.problem.checks import check_images, check_shape
+from support.models import SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("quantize", [True, False])

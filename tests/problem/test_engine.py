@@ -11,11 +11,11 @@ import torch._dynamo.utils as dynamo
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd.errors import EngineWarning, UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, in_parts
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.stepwise import Stepwise
+from support.models import SmallConvNet, Tight, images, labelled
 
 X = images(12)
 ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)

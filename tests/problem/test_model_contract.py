@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import options
 from sparsepgd.errors import (
     DeviceError,
@@ -22,6 +21,7 @@ from sparsepgd.errors import (
     ProbabilitiesWarning,
 )
 from sparsepgd.search import registry
+from support.models import SmallConvNet, images, labelled
 
 MODEL = SmallConvNet().eval()
 X = images(3)
@@ -204,9 +204,7 @@ def test_a_saved_png_is_still_adversarial(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        "pass",
         "torch.backends.cudnn.allow_tf32 = False; torch.set_float32_matmul_precision('high')",
-        "torch.backends.cuda.matmul.allow_tf32 = True",
         "torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = 'tf32'",
     ],
 )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.problem.goals import LOSSES
 from sparsepgd.problem.oracle import Oracle, borrowed
+from support.models import SmallConvNet, images, labelled
 
 
 class _BadSlope(torch.autograd.Function):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import (
     DTypeError,
     LabelError,
@@ -19,6 +18,7 @@ from sparsepgd.errors import (
     UnsupportedError,
 )
 from sparsepgd.search import registry
+from support.models import SmallConvNet, images, labelled
 
 MODEL = SmallConvNet().eval()
 X = images(3)

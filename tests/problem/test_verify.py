@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear, images
 from sparsepgd.errors import VerificationWarning
 from sparsepgd.problem import verify as module
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.verify import Verdict, verify
+from support.models import Linear, images
 
 MODEL = Linear(torch.ones(3, 6, 6), -60.0)
 

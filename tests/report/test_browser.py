@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made import CLASSES, COUNT, MARKUP, make, make_ensemble, make_watermark
 
 from sparsepgd.report.entries import collect
 from sparsepgd.report.page import write_page
 from sparsepgd.report.pictures import clean_picture
+from support.reported_runs import CLASSES, COUNT, MARKUP, make, make_ensemble, make_watermark
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed; pip install sparsepgd[dev]")
 BROWSER, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made import make, make_ensemble, make_over_k, make_watermark, spgd
 
 import sparsepgd as sp
 from sparsepgd.errors import SourceError
 from sparsepgd.report.entries import collect, describe_budget, notices
 from sparsepgd.report.page import _settings, _together
+from support.reported_runs import make, make_ensemble, make_over_k, make_watermark, spgd
 
 
 def written(budget: sp.Budget) -> object:

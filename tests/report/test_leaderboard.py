@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.cli import app
 from sparsepgd.commands.leaderboard import leaderboard, markdown
@@ -18,6 +17,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report import leaderboard as board
 from sparsepgd.runs import runs
 from sparsepgd.search.contract import Attacker
+from support.models import SmallConvNet, images, labelled
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL, X = SmallConvNet(), images(10)

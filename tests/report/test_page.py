@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble, make_of_numbers, spgd
 from torch import nn
 
 import sparsepgd as sp
-from conftest import labelled
 from sparsepgd import zoo
 from sparsepgd.report import gallery as gallery_of
 from sparsepgd.report.entries import collect, records_of
@@ -21,6 +19,8 @@ from sparsepgd.report.gallery import gallery
 from sparsepgd.report.page import PAGE, duration, refresh_page, render, write_page
 from sparsepgd.runs.records import About
 from sparsepgd.runs.runs import run
+from support.models import labelled
+from support.reported_runs import CLASSES, COMMAND, COUNT, MARKUP, make, make_ensemble, make_of_numbers, spgd
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import images
 from sparsepgd.report.pictures import Format, boxes, changes, choose_format, clean_picture, difference
+from support.models import images
 
 
 def decoded(uri: str) -> np.ndarray:

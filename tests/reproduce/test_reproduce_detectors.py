@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tiny_jobs import tiny_job
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce import cost, recipe
 from sparsepgd.reproduce.experiments.detectors import BUDGETS, Sight
+from support.tiny_jobs import tiny_job
 
 FACTORY = """
 from torchvision.models.detection import fcos_resnet50_fpn

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_jobs import tiny_job
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd.reproduce import recipe
 from sparsepgd.reproduce.experiments.ablation import Decomposed
 from sparsepgd.reproduce.experiments.curves import ladder
@@ -20,6 +18,8 @@ from sparsepgd.reproduce.parts import Case
 from sparsepgd.reproduce.scales import passes
 from sparsepgd.reproduce.subjects import Subject
 from sparsepgd.threat.norms import group_l0
+from support.models import Linear, SmallConvNet, images, labelled
+from support.tiny_jobs import tiny_job
 
 
 def subject(seed: int = 0) -> Subject:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from tiny_jobs import tiny_job
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import tables
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce import RECIPES, cost, recipe
@@ -22,6 +20,8 @@ from sparsepgd.reproduce.scales import SAA, scale
 from sparsepgd.reproduce.show import grids, heading, markdown, write
 from sparsepgd.reproduce.subjects import Subject
 from sparsepgd.runs import runs
+from support.models import SmallConvNet, images, labelled
+from support.tiny_jobs import tiny_job
 
 SHIPPED = [name for name in RECIPES if name not in ("cifar100", "gtsrb", "detection")]
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
-from runs.small_runs import ATTACK, problem, start
 from sparsepgd import zoo
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.cli import app
@@ -26,6 +24,8 @@ from sparsepgd.runs import chunks, runs
 from sparsepgd.runs.audit import TIE, audit
 from sparsepgd.runs.folders import load, load_adversarial, sha256
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import SmallConvNet, images, labelled
+from support.small_runs import ATTACK, problem, start
 
 Written = dict[str, Any]
 MODEL = SmallConvNet().eval()

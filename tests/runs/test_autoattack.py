@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd import baselines
 from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import SmallConvNet, images, labelled
 
 THREE = ["spgd-unprojected", "spgd-projected", "sparse-rs"]
 SHORT: dict[str, Any] = {"steps": 3, "queries": 100, "verbose": False}
@@ -241,15 +239,6 @@ def test_a_custom_ensemble_member_keeps_its_masks_image_by_image() -> None:
     assert isinstance(x_adv, Tensor)
     assert not bool(((x_adv != x).any(1) & ~allowed).any())
     assert bool((x_adv != x).any())
-
-
-def test_the_example_runs() -> None:
-    example = Path(__file__).parents[2] / "examples" / "autoattack_dropin.py"
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "initial accuracy: " in done.stdout
-    assert re.search(r"^robust accuracy: \d+\.\d\d%$", done.stdout, re.MULTILINE)
-    assert "at most 20 pixels changed" in done.stdout
 
 
 def test_a_loader_without_batches_is_refused() -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet
 from runs.test_autoattack import SHORT, THREE, problem
 from sparsepgd.errors import FolderError, UnsupportedError
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
+from support.models import SmallConvNet
 
 
 def test_a_function_has_no_state_to_go_on_from(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from runs.small_runs import one_thread, outcome, problem, start
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report import leaderboard as board
 from sparsepgd.report import refresh_page
 from sparsepgd.runs import runs
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import Folder, load, load_adversarial, sha256
+from support.small_runs import outcome, problem, start
 
 TESTS = str(Path(__file__).parent.parent)
 KILLER = """
@@ -25,7 +25,7 @@ import os, signal, sys, torch
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 torch.set_num_threads(1)
-from runs.small_runs import start
+from support.small_runs import start
 import scipy.special  # once, not in each child
 real = os.replace
 
@@ -63,9 +63,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_at_any_write_the_resumed_run_ends_the_same(undisturbed: Path, tmp_path: Path) -> None:
     """kill -9 just before and just after each of the nine files gets its name: head, 3 x 2 chunks, images, record."""
     program = KILLER.format(tests=TESTS, out=str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=one_thread(), timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     folders = sorted(tmp_path.iterdir())
     assert len(folders) == 18
@@ -134,11 +132,11 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_at_the_end_costs_nothing_that_was_computed(tmp_path: Path, monkeypatch) -> None:
     """A process that may write files of 9 kB: chunks fit, the merged images do not."""
     program = (
-        f"import resource, sys; sys.path.insert(0, {TESTS!r}); from runs.small_runs import start\n"
+        f"import resource, sys; sys.path.insert(0, {TESTS!r}); from support.small_runs import start\n"
         f"from pathlib import Path; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); start(Path('r'))"
     )
     words = [sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=one_thread(), timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     last = done.stderr.splitlines()[-1]
     assert "r/adversarial.safetensors cannot be written: File too large; free some space and run the same again" in last
     monkeypatch.setattr(runs, "attack_chunk", None)  # all that is left to do is to merge

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet
-from runs.small_runs import ATTACK, problem, start
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import SparsePGDError, UnsupportedError
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.folders import Folder
+from support.models import SmallConvNet
+from support.small_runs import ATTACK, problem, start
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Tight
-from runs.small_runs import ATTACK, TIMES, outcome, problem, start
 from sparsepgd import baselines, zoo
 from sparsepgd.errors import RangeError, SourceError, UnsupportedError
 from sparsepgd.problem.engine import Engine
@@ -21,6 +19,8 @@ from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load, load_adversarial
 from sparsepgd.runs.records import About
 from sparsepgd.sources import Data
+from support.models import Tight
+from support.small_runs import ATTACK, TIMES, outcome, problem, start
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.contract import Foreign, adopted
+from support.models import SmallConvNet, images, labelled
 
 BUDGET = sp.Budget(k=3)
 

@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
-from counting import Counting
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.problem.result import untouched
 from sparsepgd.search.cascade import verified
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets
 from sparsepgd.search.random_search.sparse_rs import SparseRS
+from support.models import Counting, Linear, SmallConvNet, images, labelled
 
 BUDGET = sp.Budget(k=12)
 THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")
@@ -160,19 +157,6 @@ def test_counters_are_sums_and_the_rest_is_of_the_last_member() -> None:
     survivor = result.broken_by.index(None)
     assert (int(result.steps[survivor]), int(result.forwards[survivor])) == (3 + 3 + 99, 4 + 4 + 100)
     assert int(result.backwards[survivor]) == 8
-
-
-@settings(max_examples=5, deadline=None)
-@given(st.permutations(range(9)), st.sampled_from([1, 2, 4, 9]), st.booleans())
-def test_batch_size_and_order_do_not_change_the_result(order: list[int], batch_size: int, structured: bool) -> None:
-    model, x, y = problem(9, torch.float64)
-    ensemble = small(budget=sp.Budget(k=12, pattern=sp.Patches(2)) if structured else BUDGET)
-    whole = ensemble(model, x, y, seed=3, batch_size=9)
-    pick = torch.tensor(order)
-    parts = ensemble(model, x[pick], y[pick], seed=3, batch_size=batch_size, index=pick)
-    assert parts.broken_by == tuple(whole.broken_by[row] for row in order)
-    assert torch.equal(parts.steps, whole.steps[pick])
-    torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
 
 
 def test_empty_wrong_and_single_batches_are_aligned() -> None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import images as pictures
 from sparsepgd.search.loop import Images
 from sparsepgd.search.moves import REACH, attraction, moved, placed, rolled, shift
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
+from support.models import images as pictures
 
 COUNT = 200
 BUDGETS = [

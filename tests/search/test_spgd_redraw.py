@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.spgd import State
+from support.models import SmallConvNet, images, labelled
 
 SHAPE = (1, 1, 4)  # four pixels in a row, of which one may change
 STAY, FIRST, SECOND, BACK = (torch.tensor(g) for g in ([0.0, 0, 0, 0], [1.0, 0, 0, 0], [0.0, 1, 0, 0], [0.0, -1, 0, 0]))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, Tight, images, labelled
 from sparsepgd import baselines
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import Divergence
@@ -18,6 +17,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
 from sparsepgd.threat import Threat
+from support.models import SmallConvNet, Tight, images, labelled
 
 
 @dataclass(frozen=True, eq=False)

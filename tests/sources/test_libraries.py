@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sources.grey_pictures import levels
 from sparsepgd.errors import MissingPackageError, SourceError
 from sparsepgd.sources import load_data
+from support.grey_pictures import levels
 
 
 def test_data_sets_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

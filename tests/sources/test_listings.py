@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from sources.grey_pictures import grey, levels
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
 from sparsepgd.sources import load_data
+from support.grey_pictures import grey, levels
 
 
 def picture_folder(path: Path) -> Path:

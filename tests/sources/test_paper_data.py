@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from sources.grey_pictures import grey, levels
 from sparsepgd.errors import SourceError
 from sparsepgd.sources import load_data
 from sparsepgd.sources.class_names import GTSRB
 from sparsepgd.sources.pictures import Framing
+from support.grey_pictures import grey, levels
 
 REAL = Path(os.environ.get("SPARSEPGD_DATA", "nowhere"))
 needs_real = pytest.mark.skipif(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import NoGradientError, SourceError
 from sparsepgd.sources import load_model
 from sparsepgd.sources.runtimes import in_batches
+from support.models import SmallConvNet, images, labelled
 
 X = images(5)
 

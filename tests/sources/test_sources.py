@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sources.grey_pictures import grey
 from sparsepgd import zoo
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources import load_pairs
+from support.grey_pictures import grey
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.adapters import Outside, outside
 from sparsepgd.errors import SourceError
 from sparsepgd.speed import bench, rivals
+from support.models import SmallConvNet, images, labelled
 
 MODEL = SmallConvNet().eval()
 X = images(10)

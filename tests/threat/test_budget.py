@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet
 from sparsepgd.errors import AllowedError, BudgetError, KernelError, PatternError
+from support.models import SmallConvNet
 
 PATTERNS = [
     sp.Pixels(),

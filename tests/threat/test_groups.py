@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear
 from sparsepgd.errors import BudgetError, PatternError, ShapeError
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.verify import verify
-from sparsepgd.threat.norms import group_l0, group_norm, surrogate_group_l0
+from sparsepgd.threat.norms import group_l0, surrogate_group_l0
+from support.models import Linear
 
 SIZE = (5, 6)
 SLIDING = [sp.Rows(), sp.Columns(), sp.Patches(2), sp.Patches(3, 2), sp.Shape([[1, 0], [1, 1]])]
@@ -37,7 +37,7 @@ def integers(*shape: int, seed: int, low: int = -4, high: int = 5) -> Tensor:
 
 
 @pytest.mark.parametrize("pattern", SLIDING, ids=repr)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), k=st.integers(1, 4))
 def test_index_sets_equal_the_pattern_that_slides(pattern: sp.Pattern, seed: int, k: int) -> None:
     allowed = integers(*SIZE, seed=seed + 1, low=0, high=3) > 0
@@ -53,8 +53,7 @@ def test_index_sets_equal_the_pattern_that_slides(pattern: sp.Pattern, seed: int
     assert torch.equal(mine[1].flatten(1), theirs[1].flatten(1))
 
     delta = values * there.expand(v)
-    for norm in (group_l0, group_norm):
-        assert torch.equal(norm(delta, listed(pattern)), norm(delta, pattern))
+    assert torch.equal(group_l0(delta, listed(pattern)), group_l0(delta, pattern))
     approximated = surrogate_group_l0(delta, v.view(2, *here.grid), listed(pattern))
     assert torch.equal(approximated, surrogate_group_l0(delta, v, pattern))
 

@@ -1,4 +1,4 @@
-"""Omega_0, Omega'_0 and Omega against brute force, the paper's example and its theorem."""
+"""Omega_0 and Omega'_0 against brute force, the paper's example and its theorem."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,8 @@ from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
 from sparsepgd.errors import BudgetError, PatternError, ShapeError
-from sparsepgd.threat import norms
-from sparsepgd.threat.norms import cover_number, group_l0, group_norm, surrogate_group_l0
+from sparsepgd.threat.groups import Groups
+from sparsepgd.threat.norms import group_l0, surrogate_group_l0
 from sparsepgd.threat.patterns import Columns, Features, Patches, Pattern, Pixels, Rows, Shape
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)
@@ -95,36 +94,18 @@ def test_surrogate_counts_the_chosen_groups_that_hold_a_change(seed: int, k: int
 
 
 @exact
-@given(
-    groups=st.lists(st.frozensets(st.integers(0, 9), min_size=1), min_size=1, max_size=9),
-    reducible=st.sampled_from([0, norms.REDUCIBLE]),
-)
-def test_cover_number_equals_brute_force_with_and_without_reductions(
-    groups: list[frozenset[int]], reducible: float
-) -> None:
-    support = frozenset().union(*groups)
-    expected = next(k for k in range(10) if any(support == frozenset().union(*c) for c in combinations(groups, k)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(norms, "REDUCIBLE", reducible)
-        assert cover_number(support, groups) == expected
+@given(sets=st.lists(st.frozensets(st.integers(0, 9), min_size=1), min_size=1, max_size=9))
+def test_index_sets_equal_brute_force(sets: list[frozenset[int]]) -> None:
+    support = frozenset().union(*sets)
+    expected = next(k for k in range(10) if any(support == frozenset().union(*c) for c in combinations(sets, k)))
+    delta = torch.zeros(1, 1, 1, 10)
+    delta[..., sorted(support)] = 1
+    assert group_l0(delta, Groups([sorted(one) for one in sets])).tolist() == [expected]
 
 
-def test_greedy_trap_is_solved_by_the_program_and_by_reductions_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trap = [{1, 2, 4, 5}, {0, 1, 2}, {3, 4, 5}]  # greedy takes the first and needs all three
-    solved = []
-
-    def counted(*args: object, **options: object) -> object:
-        solved.append(1)
-        return milp(*args, **options)
-
-    monkeypatch.setattr(scipy.optimize, "milp", counted)
-    assert cover_number(range(6), trap) == 2
-    assert not solved
-    monkeypatch.setattr(norms, "REDUCIBLE", 0)
-    assert cover_number(range(6), trap) == 2
-    assert solved
+def test_a_trap_for_the_greedy_cover_is_solved() -> None:
+    trap = Groups([[1, 2, 4, 5], [0, 1, 2], [3, 4, 5]])  # greedy takes the first and needs all three
+    assert group_l0(torch.ones(1, 1, 1, 6), trap).tolist() == [2]
 
 
 @pytest.mark.parametrize(("k", "side", "r", "spread"), [(25, 16, 3, 12), (40, 24, 4, 18), (12, 40, 10, 25)])
@@ -166,7 +147,6 @@ def test_pixels_rows_columns_and_features_count_what_their_names_say() -> None:
 def test_nothing_changed_costs_nothing(pattern: Pattern) -> None:
     delta = torch.zeros(2, 3, 8, 8)
     assert group_l0(delta, pattern).tolist() == [0, 0]
-    assert group_norm(delta, pattern).tolist() == [0, 0]
 
 
 def test_images_are_measured_one_by_one_whatever_their_order() -> None:
@@ -175,47 +155,19 @@ def test_images_are_measured_one_by_one_whatever_their_order() -> None:
     delta *= torch.rand(6, 1, 12, 12, generator=rng) < torch.linspace(0, 0.5, 6).view(-1, 1, 1, 1)
     v = torch.ones(6, 10, 10)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    for measure in (group_l0, group_norm):
-        norm = measure(delta, Patches(3))
-        assert len(set(norm.tolist())) == 6
-        assert torch.equal(measure(delta[order], Patches(3)), norm[order])
-        assert torch.equal(torch.cat([measure(d[None], Patches(3)) for d in delta]), norm)
+    norm = group_l0(delta, Patches(3))
+    assert len(set(norm.tolist())) == 6
+    assert torch.equal(group_l0(delta[order], Patches(3)), norm[order])
+    assert torch.equal(torch.cat([group_l0(d[None], Patches(3)) for d in delta]), norm)
     norm = surrogate_group_l0(delta, v, Patches(3))
     assert torch.equal(surrogate_group_l0(delta[order], v, Patches(3)), norm[order])
 
 
-def test_results_are_int64_and_float64_with_one_entry_per_image() -> None:
+def test_results_are_int64_with_one_entry_per_image() -> None:
     delta, v = torch.ones(2, 3, 4, 4, dtype=torch.float16), torch.ones(2, 1, 3, 3)
     assert (group_l0(delta, Patches(2)).dtype, group_l0(delta, Patches(2)).shape) == (torch.int64, (2,))
     assert surrogate_group_l0(delta, v, Patches(2)).dtype == torch.int64
-    assert group_norm(delta, Patches(2)).dtype == torch.float64
     assert torch.equal(group_l0(delta != 0, Patches(2)), group_l0(delta, Patches(2)))
-
-
-@exact
-@given(seed=st.integers(0, 2**32), k=st.integers(1, 4))
-def test_omega_follows_the_printed_formula(seed: int, k: int) -> None:
-    delta, _, pattern = random_case(seed, k)
-    groups = groups_of(pattern, *delta.shape[2:])
-    magnitude = delta[0].abs().amax(0)
-    pi = sorted(pixels_of(delta), key=lambda pixel: -magnitude[pixel].item())
-    F = [fewest(set(pi[:n]), groups) for n in range(len(pi) + 1)]
-    expected = sum(magnitude[pi[n]].item() * (F[n + 1] - F[n]) for n in range(len(pi)))
-    assert group_norm(delta, pattern).item() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("pattern", [Rows(), Columns()], ids=repr)
-def test_omega_equals_omega_0_for_a_binary_delta_on_disjoint_lines(pattern: Pattern) -> None:
-    delta = (torch.rand(4, 2, 6, 9, generator=torch.Generator().manual_seed(1)) < 0.1).float()
-    assert group_norm(delta, pattern).tolist() == group_l0(delta, pattern).tolist()
-    largest = delta.abs().amax(1)
-    assert torch.equal(group_l0(delta, Rows()).double(), largest.amax(2).sum(1).double())
-
-
-def test_omega_of_single_pixels_is_the_l1_norm_of_their_magnitudes() -> None:
-    delta = torch.randn(3, 3, 5, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    torch.testing.assert_close(group_norm(delta, Pixels()), delta.abs().amax(1).sum((1, 2)))
-    torch.testing.assert_close(group_norm(delta, Features()), delta.abs().sum((1, 2, 3)))
 
 
 def test_features_are_chosen_channel_by_channel() -> None:
@@ -234,8 +186,8 @@ def test_a_pixel_that_no_group_reaches_is_named() -> None:
     with pytest.raises(BudgetError, match=r"image 1: no group reaches pixel \[3, 5\]"):
         group_l0(delta, HOLED)
     assert group_l0(delta[:1], HOLED).tolist() == [0]
-    with pytest.raises(BudgetError, match="index 7 is in no group"):
-        cover_number([1, 7], [{1, 2}])
+    with pytest.raises(BudgetError, match="index 2, which is non-zero, is in no group"):
+        group_l0(torch.ones(1, 1, 1, 3), Groups([[0, 1]]))
 
 
 def test_a_mask_that_leaves_a_changed_pixel_bare_is_rejected() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Linear, NoLook, SmallConvNet, images, labelled
 from sparsepgd.problem.goals import Divergence
 from sparsepgd.threat import Patches
 from sparsepgd.training.adversaries import DensePGD, SparseAdversary, _into_l1, adversary, sparse_noise
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings, settings
+from support.models import Linear, NoLook, SmallConvNet, images, labelled
 
 SHAPE = (3, 12, 12)
 

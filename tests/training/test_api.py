@@ -26,7 +26,7 @@ from sparsepgd.threat.norms import group_l0
 from sparsepgd.training import METHODS, api
 from sparsepgd.training.adversaries import Adversary, adversary
 from sparsepgd.training.data import Batch
-from training.toys import ENVIRONMENT, QUICK, network, quadrants, same_weights
+from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
 
 def test_training_makes_a_model_robust_and_the_plain_one_is_not() -> None:
@@ -64,8 +64,8 @@ def test_structured_budgets_are_trained_against(
     def observed(*about: Any) -> Adversary:
         real = adversary(*about)
 
-        def attack(model: nn.Module, batch: Batch, iteration: int) -> Tensor:
-            x_adv = real(model, batch, iteration)
+        def attack(model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
+            x_adv = real(model, batch, iteration, done)
             groups.append(group_l0(x_adv - batch.x, pattern))
             return x_adv
 
@@ -140,7 +140,7 @@ def test_models_are_loaded_attacked_and_trained_without_pydantic() -> None:
         "sys.modules['pydantic'] = None\n"
         "import sparsepgd as sp\n"
         "from sparsepgd import zoo\n"
-        "from training.toys import network, quadrants\n"
+        "from support.quadrants import network, quadrants\n"
         "sp.train(network(), quadrants(), 'sat', sp.Budget(k=1), epochs=1, batch=16, steps=1)\n"
         "sp.SparsePGD(sp.Budget(k=1), 1)(zoo.load('small-plain'), *zoo.bundled_images(2))\n"
         "print({'typer', 'rich', 'sklearn'} & set(sys.modules))"

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsepgd as sp
-from conftest import images as random_images
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training.data import (
     Batch,
@@ -25,7 +24,8 @@ from sparsepgd.training.data import (
 )
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.team import Team
-from training.toys import quadrants
+from support.models import images as random_images
+from support.quadrants import quadrants
 
 CPU = torch.device("cpu")
 WANTED = Settings("sat", sp.Budget(k=2), batch=12)

@@ -17,7 +17,7 @@ from sparsepgd.training.api import Trained
 from sparsepgd.training.entries import Figures, add_robust, measure, round_to_half, zoo_entry
 from sparsepgd.training.settings import settings
 from sparsepgd.training.state import write_weights
-from training.toys import network, quadrants, same_weights
+from support.quadrants import network, quadrants, same_weights
 
 SPGD = ["spgd-unprojected", "spgd-projected"]
 

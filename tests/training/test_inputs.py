@@ -16,7 +16,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources import Data, load_data
 from sparsepgd.training.inputs import TEST
-from training.toys import network, quadrants, same_weights
+from support.quadrants import network, quadrants, same_weights
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch": 16, "steps": 1, "watch_steps": 0}
 

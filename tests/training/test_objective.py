@@ -9,7 +9,7 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd.training.objective import Mixed, Objective, SoftTargets
 from sparsepgd.training.team import Team
-from training.toys import network, quadrants
+from support.quadrants import network, quadrants
 
 CPU = torch.device("cpu")
 

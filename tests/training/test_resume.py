@@ -18,7 +18,7 @@ import torch
 import sparsepgd as sp
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training import api, records
-from training.toys import ENVIRONMENT, QUICK, network, quadrants, same_weights
+from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
 
 class Stop(Exception):  # noqa: N818
@@ -51,6 +51,28 @@ def test_a_stopped_run_goes_on_to_the_same_weights_bit_for_bit(iterations: int, 
         assert whole.curves["loss"] == resumed.curves["loss"]
     finished = sp.train(network(dropout=0.3), quadrants(), "strades+sn", budget, progress=stopped_after(1), **options)
     assert same_weights(finished.model, resumed.model)  # nothing was left to do
+
+
+def test_kept_changes_and_rising_steps_are_part_of_the_checkpoint(tmp_path: Path) -> None:
+    options = {**settings_of_a_long_run(None), "keep": True, "mixed": 0.4, "steps_last": 5, "augment": "crop+flip"}
+    whole = sp.train(network(), quadrants(), "anneal-trades", sp.Budget(k=1), **options)
+    options["out"] = tmp_path
+    with pytest.raises(Stop):
+        sp.train(network(), quadrants(), "anneal-trades", sp.Budget(k=1), progress=stopped_after(8), **options)
+    resumed = sp.train(network(seed=9), quadrants(), "anneal-trades", sp.Budget(k=1), **options)
+    assert same_weights(whole.model, resumed.model)
+
+
+def test_a_checkpoint_from_before_a_setting_existed_goes_on(tmp_path: Path) -> None:
+    options = {**QUICK, "out": tmp_path, "save_seconds": 0.0}
+    with pytest.raises(Stop):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, progress=stopped_after(5), **options)
+    kept = torch.load(tmp_path / api.CHECKPOINT, weights_only=True)
+    for name in ("keep", "mixed", "steps_last"):
+        del kept["configuration"]["settings"][name]
+    del kept["changes"]
+    torch.save(kept, tmp_path / api.CHECKPOINT)
+    assert len(sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, **options).curves["loss"]) == 3
 
 
 PROGRAM = """

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import NoLook
 from sparsepgd.errors import SparsePGDError, TrainingWarning
 from sparsepgd.training import api
 from sparsepgd.training.data import images
 from sparsepgd.training.loop import Run, rate
 from sparsepgd.training.settings import settings
 from sparsepgd.training.team import Team
-from training.toys import network, quadrants, same_weights
+from support.models import NoLook
+from support.quadrants import network, quadrants, same_weights
 
 CPU = torch.device("cpu")
 

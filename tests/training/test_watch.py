@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.training.data import resident
 from sparsepgd.training.settings import settings
 from sparsepgd.training.team import Team
 from sparsepgd.training.watch import catastrophic, watch
+from support.models import SmallConvNet, images, labelled
 
 
 @pytest.mark.parametrize("size", [5, 23, 64])

@@ -11,7 +11,7 @@ import torch
 import sparsepgd as sp
 from sparsepgd import zoo
 
-X, Y = zoo.bundled_images(96)
+X, Y = zoo.bundled_images(48)
 
 
 @pytest.mark.parametrize("name", zoo.bundled_names())
@@ -40,8 +40,15 @@ def test_a_plain_and_an_adversarially_trained_model_are_shipped() -> None:
     assert robust.robust_accuracy > 0.5
 
 
-@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
-@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(5)], ids=repr)
+@pytest.mark.parametrize(
+    ("pattern", "gradient"),
+    [
+        (sp.Rows(), "projected"),
+        pytest.param(sp.Rows(), "unprojected", marks=pytest.mark.nightly),
+        pytest.param(sp.Patches(5), "projected", marks=pytest.mark.nightly),
+        pytest.param(sp.Patches(5), "unprojected", marks=pytest.mark.nightly),
+    ],
+)
 def test_structured_attacks_beat_a_random_place_by_far(pattern: sp.Pattern, gradient: Any) -> None:
     """Same rule for the magnitudes, but the groups stay where they were drawn."""
     model, x, y = zoo.load("small-plain"), X[:40], Y[:40]

@@ -13,7 +13,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
 from sparsepgd.zoo import places
-from zoo.tiny import network, put
+from support.tiny_zoo import network, put
 
 NAME = zoo.FULL_SIZE[0]
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 22369348\n"

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import SparsePGDError, UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.problem.goals import Goal, Untargeted
@@ -23,7 +22,7 @@ from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.standalone import Questions, Standalone
-from sparsepgd.threat import LEVELS, Features, Pixels, Threat
+from sparsepgd.threat import LEVELS, Features, Pattern, Pixels, Threat
 
 Function = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> x_adv
 PACKAGES = {  # the word before the colon, and where its attacks are
@@ -66,13 +65,13 @@ class Outside(Standalone):
     """
 
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)  # it is projected to these
     theirs: str | Function = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     steps: int | None = None  # left out: their own
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern(self.name, self.budget, Pixels, Features)  # it is projected to these
         if isinstance(self.theirs, str):
             kind = _found(self.theirs)
             if self.steps is not None and _steps_word(kind) is None:

@@ -230,7 +230,9 @@ class _Search:
         if self.result is None:
             self.result = result
         else:
-            self.result = merge(self.result, rows, result, won)
+            by = dict(zip(rows.tolist(), result.broken_by, strict=True))
+            names = tuple(by.get(row) or one for row, one in enumerate(self.result.broken_by))
+            self.result = dataclasses.replace(merge(self.result, rows, result, won), broken_by=names)
 
     def outcome(self) -> SmallestK:
         assert self.result is not None

@@ -217,7 +217,7 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
         yield Notice(
             "zero-gradient",
             f"{share:.0%} of the images have a vanishing gradient (norm below {VANISHING:g}): gradient attacks are "
-            "blind there; add a black box (--attack rs or saa), or look for rounding and saturation in the model",
+            "blind there; add a black box (--attack sparse-rs or saa), or look for rounding and saturation in it",
         )
 
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
@@ -21,7 +20,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
 
@@ -36,6 +35,7 @@ class CornerSearch(Standalone):
     """
 
     name: ClassVar[str] = "corner-search"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
 
@@ -48,7 +48,6 @@ class CornerSearch(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
-        check_pattern("CornerSearch", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

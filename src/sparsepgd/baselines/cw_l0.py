@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import LossName
@@ -20,7 +19,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
 CONFIDENCE = 0.01  # of f, as in the authors' code
@@ -51,6 +50,7 @@ class CWL0(Standalone):
     """
 
     name: ClassVar[str] = "cw-l0"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000  # for each c
@@ -70,7 +70,6 @@ class CWL0(Standalone):
         check_counts(steps=self.steps, rounds=self.rounds)
         check_positive(lr=self.lr, c_first=self.c_first, share=self.share)
         check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
-        check_pattern("CWL0", self.budget, Pixels, Features)
         if self.loss != "margin":
             raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
 

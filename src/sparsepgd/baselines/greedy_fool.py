@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
@@ -19,7 +18,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
 @registered()
@@ -33,6 +32,7 @@ class GreedyFool(Standalone):
     """
 
     name: ClassVar[str] = "greedy-fool"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     points_besides: ClassVar[int] = 1
     minimum_norm: ClassVar[bool] = True
 
@@ -47,7 +47,6 @@ class GreedyFool(Standalone):
         super().__post_init__()
         check_counts(steps=self.steps, magnitudes=self.magnitudes, reductions=self.reductions)
         check_positive(pace=self.pace)
-        check_pattern("GreedyFool", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

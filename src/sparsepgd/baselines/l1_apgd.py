@@ -13,13 +13,12 @@ from torch import Tensor
 from sparsepgd.baselines.l1_ball import project
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 PHASES = ((0.0, 3), (0.3, 2), (0.6, 1))  # from this share of the steps on, the radius times this
 FIRST_SHARE = 0.2  # of the entries, that a step moves at first
@@ -52,6 +51,7 @@ class L1APGD(Repeated, Relaxed[State]):
     """
 
     name: ClassVar[str] = "l1-apgd"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
 
     steps: int = 100
     _: KW_ONLY
@@ -61,7 +61,6 @@ class L1APGD(Repeated, Relaxed[State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(radius=self.radius)
-        check_pattern("L1APGD", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sparsepgd.baselines.places import Placed, chosen, mask
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.rows import select
@@ -18,7 +17,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
-from sparsepgd.threat import Budget, Columns, Frame, Patches, Rows, Shape, Threat
+from sparsepgd.threat import Budget, Columns, Frame, Patches, Pattern, Rows, Shape, Threat
 
 MOVES = {"full": 4, "random": 1, "none": 0}
 
@@ -36,6 +35,7 @@ class LOAP(Repeated, Standalone):
     """
 
     name: ClassVar[str] = "loap"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Patches, Rows, Columns, Shape, Frame)
     passes_per_step: ClassVar[int] = 6
 
     steps: int = 100
@@ -49,7 +49,6 @@ class LOAP(Repeated, Standalone):
         super().__post_init__()
         check_counts(steps=self.steps, stride=self.stride)
         check_positive(alpha=self.alpha)
-        check_pattern("LOAP", self.budget, Patches, Rows, Columns, Shape, Frame)
         if self.moves not in MOVES:
             raise UnsupportedError(f"moves={self.moves!r}; use one of {', '.join(map(repr, MOVES))}")
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
@@ -20,7 +19,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone
-from sparsepgd.threat import LEVELS, Budget, Features, Pixels, Threat
+from sparsepgd.threat import LEVELS, Budget, Features, Pattern, Pixels, Threat
 
 AT_ONCE = 100  # members of one population in one question
 
@@ -35,6 +34,7 @@ class OnePixel(Standalone):
     """
 
     name: ClassVar[str] = "one-pixel"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
 
@@ -47,7 +47,6 @@ class OnePixel(Standalone):
         super().__post_init__()
         check_counts(generations=self.generations, population=self.population - 3)
         check_positive(scale=self.scale)
-        check_pattern("OnePixel", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

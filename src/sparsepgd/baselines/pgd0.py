@@ -8,14 +8,13 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
-from sparsepgd.threat import Budget, Columns, Features, Frame, Pixels, Rows, Threat
+from sparsepgd.threat import Budget, Columns, Features, Frame, Pattern, Pixels, Rows, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +36,7 @@ class PGD0(Repeated, Stepwise[State]):
     """
 
     name: ClassVar[str] = "pgd0"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features, Rows, Columns, Frame)
     points_besides: ClassVar[int] = 1
 
     steps: int = 300
@@ -49,7 +49,6 @@ class PGD0(Repeated, Stepwise[State]):
         super().__post_init__()
         check_counts(steps=self.steps)
         check_positive(eta=self.eta)
-        check_pattern("PGD0", self.budget, Pixels, Features, Rows, Columns, Frame)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 FORMS = ("published", "binary")
 MOST_HALVINGS = 50
@@ -52,6 +51,8 @@ class SAIF(Repeated, Relaxed[State]):
     The defaults are those of the sPGD paper: untargeted and towards 9 classes, 300 steps each.
     """
 
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
+
     steps: int = 300
     _: KW_ONLY
     form: Literal["published", "binary"] = "published"
@@ -59,7 +60,6 @@ class SAIF(Repeated, Relaxed[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern("SAIF", self.budget, Pixels, Features)
         if self.form not in FORMS:
             raise UnsupportedError(f"form={self.form!r}; use one of {', '.join(map(repr, FORMS))}")
 

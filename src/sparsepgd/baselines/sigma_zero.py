@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
@@ -18,7 +17,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import changed
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 BETA_1, BETA_2 = 0.9, 0.999  # of Adam
 
@@ -45,6 +44,7 @@ class SigmaZero(Relaxed[State]):
     """
 
     name: ClassVar[str] = "sigma-zero"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
 
     steps: int = 1000
@@ -58,7 +58,6 @@ class SigmaZero(Relaxed[State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(eta=self.eta, sigma=self.sigma, tau=self.tau, tau_step=self.tau_step)
-        check_pattern("SigmaZero", self.budget, Pixels, Features)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

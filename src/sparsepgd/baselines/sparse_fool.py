@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.supported import check_pattern
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
@@ -20,7 +19,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
-from sparsepgd.threat import Budget, Features, Pixels, Threat
+from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
 @registered("SF")
@@ -34,6 +33,7 @@ class SparseFool(Standalone):
     """
 
     name: ClassVar[str] = "sparse-fool"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
 
     steps: int = 3000  # linear approximations of the boundary; the original stops after 20 to 50
@@ -47,7 +47,6 @@ class SparseFool(Standalone):
         super().__post_init__()
         check_counts(steps=self.steps, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
         check_positive(lam=self.lam)
-        check_pattern("SparseFool", self.budget, Pixels, Features)
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:

@@ -18,10 +18,9 @@ from sparsepgd.analysis.summary import counted
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, out, progress
-from sparsepgd.detection import Scenes, read_folder
-from sparsepgd.detection.pictures import side_by_side, write_png
-from sparsepgd.detection.sources import NAMES, Found, load_detector
-from sparsepgd.detection.study import Seen, examine, look
+from sparsepgd.detection import read_folder
+from sparsepgd.detection.sources import NAMES, load_detector
+from sparsepgd.detection.study import examine, score, side_by_side, write_png
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search import Attack
@@ -61,25 +60,37 @@ def detect(
     """Let attacks make a detector's training loss grow, and print its mAP before and after."""
     searches, refused = _searches(attack, budget or PAPER, steps, queries)
     atomic.check(out_dir / "detect.json")
-    place = device_named(device)
-    found = load_detector(model, place)
-    net = found.model
+    where = device_named(device)
+    found = load_detector(model, where)
     scenes = read_folder(data, size, n, masks=found.masked)
-    before = look(net, found.detector, scenes, scenes.x, place)
-    record = _setting(found, data, scenes, size, seed, place, before)
+    before = score(found.model, found.detector, scenes, scenes.x, where)
+    record: dict[str, Any] = {
+        "command": command(),
+        "model": found.name,
+        "data": data.name,
+        "images": len(scenes),
+        "size": size,
+        "seed": seed,
+        "torch": torch.__version__,
+        "device": str(where),
+        "hardware": hardware(where),
+        "clean": {"boxes": asdict(before.boxes), "masks": before.masks and asdict(before.masks)},
+        "lines": [],
+    }
     for words, search in searches:
         with progress(f"{found.name}, {search.name}, {words}", quiet) as report:
             line, result, after = examine(
-                search, net, found.detector, scenes, place, seed=seed, batch_size=batch_size, progress=report
+                search, found.model, found.detector, scenes, where, seed=seed, batch_size=batch_size, progress=report
             )
         record["lines"].append({"words": words, **asdict(line)})
-        _write(out_dir / "detect.json", record)  # whole after every line: a killed run keeps what is finished
+        # after every line: a killed run keeps what is finished
+        atomic.write(out_dir / "detect.json", (json.dumps(record, indent=2) + "\n").encode())
         stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
         for i in range(min(pictures, len(scenes))):
             boxes = before.predictions[i], after.predictions[i]
             picture = side_by_side(scenes.x[i], result.x_adv[i], *boxes, found.classes)
             write_png(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
-    out.print(_table(found, scenes, before, record["lines"], refused, place, seed))
+    out.print(_table(record, refused))
     out.print(f"records in {out_dir / 'detect.json'}, pictures in {out_dir / 'pictures'}", soft_wrap=True)
 
 
@@ -108,56 +119,24 @@ def _searches(
 def _alone(attack: Any) -> Attack:
     """Once and untargeted: there are no classes to be led to."""
     if not isinstance(attack, Attack):
-        raise UnsupportedError("saa goes on where one of its attacks fails, and here none does; use spgd, saif or rs")
+        raise UnsupportedError("saa goes on where an attack fails, and here none does; use spgd, saif or sparse-rs")
     return dataclasses.replace(attack, restarts=1, targets=0) if isinstance(attack, Repeated) else attack
 
 
-def _setting(
-    found: Found, data: Path, scenes: Scenes, size: int, seed: int, place: torch.device, before: Seen
-) -> dict[str, Any]:
-    masks = None if before.masks is None else asdict(before.masks)
-    clean = {"boxes": asdict(before.boxes), "masks": masks}
-    setting = {"model": found.name, "data": data.name, "images": len(scenes), "size": size, "seed": seed}
-    return {
-        "command": command(),
-        **setting,
-        "torch": torch.__version__,
-        "device": str(place),
-        "hardware": hardware(place),
-        "clean": clean,
-        "lines": [],
-    }
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, (json.dumps(record, indent=2) + "\n").encode())
-
-
-def _table(
-    found: Found,
-    scenes: Scenes,
-    before: Seen,
-    lines: Sequence[dict[str, Any]],
-    refused: Sequence[str],
-    place: torch.device,
-    seed: int,
-) -> Table:
+def _table(record: dict[str, Any], refused: Sequence[str]) -> Table:
     """mAP in percent; of masks, too, where there are some."""
+    side, lines, masked = record["size"], record["lines"], record["clean"]["masks"] is not None
     caption = (
-        f"{counted(len(scenes), 'images')} of {scenes.x.shape[2]}x{scenes.x.shape[3]}, seed {seed}, {place}; mAP in %"
+        f"{counted(record['images'], 'images')} of {side}x{side}, seed {record['seed']}, {record['device']}; mAP in %"
     )
     if refused:
         caption += f"; not for: {', '.join(refused)}"
-    table = Table(title=found.name, caption=caption, title_justify="left", caption_justify="left")
-    masked = before.masks is not None
+    table = Table(title=record["model"], caption=caption, title_justify="left", caption_justify="left")
     columns = ["mAP50", "mAP50-95", *(["mask 50", "mask 50-95"] if masked else []), "loss", "pixels", "time"]
     for column in ("attack", "budget", *columns):
         named = column in ("attack", "budget")
         table.add_column(column, justify="left" if named else "right", no_wrap=not named, overflow="fold")
-    clean = {"boxes": asdict(before.boxes), "masks": asdict(before.masks) if before.masks else None}
-    loss = f"{lines[0]['clean_loss']:.2f}" if lines else "-"
-    table.add_row("none", "-", *_percent(clean, masked), loss, "0", "-")
+    table.add_row("none", "-", *_percent(record["clean"], masked), f"{lines[0]['clean_loss']:.2f}", "0", "-")
     for line in lines:
         numbers = f"{line['loss']:.2f}", str(line["l0"]), f"{line['seconds']:.0f} s"
         table.add_row(line["attack"], line["words"], *_percent(line, masked), *numbers)

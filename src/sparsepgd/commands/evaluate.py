@@ -50,7 +50,7 @@ def evaluate(
     attack: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: spgd,rs. "
+            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: anneal,sparse-rs. "
             "Left out: saa+, with --k-curve anneal."
         ),
     ] = None,

@@ -1,11 +1,9 @@
 """Detectors and segmentation: attacks led by a loss of the outputs, mAP before and after (paper, section on YOLOv8)."""
 
 from sparsepgd.detection.attack import DetectionResult, attack_detector
-from sparsepgd.detection.data import Scenes, read_folder
-from sparsepgd.detection.letterbox import Placement, letterbox
+from sparsepgd.detection.data import Placement, Scenes, letterbox, read_folder
 from sparsepgd.detection.metrics import Precision, mean_average_precision, mean_iou, predictions_of
-from sparsepgd.detection.objectives import Detector, Objective, OutputLoss, SemanticSegmentation
-from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.detection.objectives import Detector, Objective, OutputLoss, Prediction, SemanticSegmentation, Target
 from sparsepgd.detection.torchvision_models import COCO_CATEGORIES, TorchvisionDetector
 from sparsepgd.detection.yolo import Yolo, load_yolo
 

@@ -1,4 +1,7 @@
-"""A folder of images with boxes and outlines in YOLO's text format."""
+"""A folder of images with boxes and outlines in YOLO's text format, letterboxed.
+
+Letterboxing resizes an image to fit a frame, with grey around it. The grey is not the adversary's to change.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, UnidentifiedImageError
 from torch import Tensor
+from torch.nn import functional as F
 
-from sparsepgd.detection.letterbox import Placement, letterbox
-from sparsepgd.detection.targets import Target
-from sparsepgd.errors import SourceError
+from sparsepgd.detection.objectives import Target
+from sparsepgd.errors import ShapeError, SourceError
+from sparsepgd.threat import LEVELS
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 BOX_FOLDERS = ("boxes", "labels")
 OUTLINE_FOLDERS = ("polygons", "segments")
+GREY = 114 / LEVELS  # as YOLO pads
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,49 @@ class Scenes:
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an image lies in its frame."""
+
+    frame: tuple[int, int]  # height, width
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def content(self) -> Tensor:
+        """(H, W) bool: the image itself, without the padding."""
+        mask = torch.zeros(self.frame, dtype=torch.bool)
+        mask[self.top : self.top + self.height, self.left : self.left + self.width] = True
+        return mask
+
+    def points(self, normalised: Tensor) -> Tensor:
+        """(..., 2) of (x, y) as shares of the image -> pixels of the frame."""
+        size, corner = (normalised.new_tensor(pair) for pair in ((self.width, self.height), (self.left, self.top)))
+        return normalised * size + corner
+
+    def boxes(self, normalised: Tensor) -> Tensor:
+        """(N, 4) of (centre x, centre y, width, height) as shares of the image -> (x_1, y_1, x_2, y_2) in pixels."""
+        centre, half = normalised[:, :2], normalised[:, 2:] / 2
+        return torch.cat([self.points(centre - half), self.points(centre + half)], 1)
+
+
+def letterbox(image: Tensor, frame: int | tuple[int, int]) -> tuple[Tensor, Placement]:
+    """(C, H, W) in [0, 1] -> (C, *frame) on the 8-bit grid, and where it lies there."""
+    if image.dim() != 3 or not image.is_floating_point():
+        raise ShapeError(f"an image of shape {tuple(image.shape)}, {image.dtype}; expected (C, H, W) in [0, 1]")
+    height, width = (frame, frame) if isinstance(frame, int) else frame
+    scale = min(height / image.shape[1], width / image.shape[2])  # as large as fits, in the middle
+    inner = max(1, round(image.shape[1] * scale)), max(1, round(image.shape[2] * scale))
+    where = Placement((height, width), (height - inner[0]) // 2, (width - inner[1]) // 2, *inner)
+    if image.shape[1:] != inner:
+        image = F.interpolate(image[None], inner, mode="bilinear", antialias=True)[0]
+    boxed = image.new_full((len(image), height, width), GREY)
+    boxed[:, where.content] = image.flatten(1)
+    return (boxed.clamp(0, 1) * LEVELS).round() / LEVELS, where
 
 
 def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: bool = False) -> Scenes:

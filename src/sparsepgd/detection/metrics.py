@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sparsepgd.detection.objectives import IGNORED, Detector
-from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.detection.objectives import IGNORED, Detector, Prediction, Target
 from sparsepgd.errors import InputError
 from sparsepgd.extras import needs
 from sparsepgd.problem.oracle import borrowed

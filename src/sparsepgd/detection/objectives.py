@@ -2,6 +2,7 @@
 
 The paper maximises the training loss of the detector for the true boxes. Any other loss will do: an objective gives
 one number for each image, differentiable in the image if the attack needs gradients, larger for the adversary's good.
+Boxes are (x_1, y_1, x_2, y_2) in pixels of the tensor.
 """
 
 from __future__ import annotations
@@ -14,10 +15,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparsepgd.detection.targets import Prediction
 from sparsepgd.errors import ModelError, ShapeError
 
 IGNORED = 255  # pixels of no class, as in the label maps of PASCAL VOC and Cityscapes
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The truth about one image."""
+
+    boxes: Tensor  # (N, 4)
+    labels: Tensor  # (N,) int64, from 0
+    masks: Tensor | None = None  # (N, H, W) bool, where instances are outlined
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a detector says of one image, the surest first."""
+
+    boxes: Tensor  # (N, 4)
+    labels: Tensor  # (N,) int64, numbered as those of the targets
+    scores: Tensor  # (N,)
+    masks: Tensor | None = None  # (N, H, W) bool
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 class Objective(Protocol):

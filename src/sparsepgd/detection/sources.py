@@ -18,7 +18,7 @@ NAMES = "FILE.pt or yolo:FILE of ultralytics, torchvision:NAME or FILE.py:FACTOR
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class LoadedDetector:
     """A model, and how it is attacked and asked."""
 
     name: str
@@ -33,7 +33,7 @@ class Found:
         return getattr(self.detector, "masked", False) or getattr(heads, "mask_head", None) is not None
 
 
-def load_detector(name: str, device: torch.device | str = "cpu") -> Found:
+def load_detector(name: str, device: torch.device | str = "cpu") -> LoadedDetector:
     """``FILE.pt`` or ``yolo:FILE``: an ultralytics checkpoint. ``torchvision:NAME``: with its COCO weights, which
     torchvision fetches. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or
     ultralytics, or a pair (model, detector) with a `Detector` of your own."""
@@ -41,7 +41,7 @@ def load_detector(name: str, device: torch.device | str = "cpu") -> Found:
     if kind == "yolo" or name.endswith(".pt"):
         file = Path(rest if kind == "yolo" else name)
         model, classes = load_yolo(file)
-        return Found(file.stem, model.to(device), Yolo.of(model.to(device)), classes)
+        return LoadedDetector(file.stem, model.to(device), Yolo.of(model.to(device)), classes)
     if kind == "torchvision":
         return _pretrained(rest, device)
     if kind.endswith(".py"):
@@ -49,7 +49,7 @@ def load_detector(name: str, device: torch.device | str = "cpu") -> Found:
     raise SourceError(f"no detector {name!r}; use {NAMES}")
 
 
-def _pretrained(name: str, device: torch.device | str) -> Found:
+def _pretrained(name: str, device: torch.device | str) -> LoadedDetector:
     from torchvision.models import detection, get_model, get_model_weights, list_models
 
     if name not in (known := list_models(module=detection)):
@@ -62,16 +62,16 @@ def _pretrained(name: str, device: torch.device | str) -> Found:
             f"the weights of {name} cannot be fetched: {error}; put them into torch's hub folder"
         ) from None
     names = weights.meta["categories"]
-    return Found(name, model, TorchvisionDetector(COCO_CATEGORIES), tuple(names[i] for i in COCO_CATEGORIES))
+    return LoadedDetector(name, model, TorchvisionDetector(COCO_CATEGORIES), tuple(names[i] for i in COCO_CATEGORIES))
 
 
-def _made(name: str, made: Any, device: torch.device | str) -> Found:
+def _made(name: str, made: Any, device: torch.device | str) -> LoadedDetector:
     if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "losses") and hasattr(made[1], "predict"):
-        return Found(name, made[0].to(device), made[1])
+        return LoadedDetector(name, made[0].to(device), made[1])
     if is_yolo(made):
-        return Found(name, made.to(device).eval(), Yolo.of(made.to(device)))
+        return LoadedDetector(name, made.to(device).eval(), Yolo.of(made.to(device)))
     if is_torchvision(made):
-        return Found(name, made.to(device).eval(), TorchvisionDetector())
+        return LoadedDetector(name, made.to(device).eval(), TorchvisionDetector())
     raise SourceError(
         f"{name} gave {type(made).__name__}; expected a detector of torchvision or ultralytics, or a pair "
         "(model, detector) with the methods losses and predict"

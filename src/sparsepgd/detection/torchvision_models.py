@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.detection.objectives import Prediction, Target
 from sparsepgd.errors import InputError, UnsupportedError
 
 # numbers of the 80 classes among the 91 categories of COCO, as torchvision's pretrained detectors count them

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.detection.checkpoints import read_checkpoint
-from sparsepgd.detection.targets import Prediction, Target
+from sparsepgd.detection.objectives import Prediction, Target
 from sparsepgd.errors import InputError, SourceError, UnsupportedError, first_line
 from sparsepgd.extras import needs
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sparsepgd import atomic
 from sparsepgd.reproduce.scales import passes
@@ -17,7 +18,7 @@ from sparsepgd.runs import identity, runs
 from sparsepgd.runs.records import About, Record
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import Pattern
+from sparsepgd.threat import Pattern, Pixels
 
 CASES = "cases"  # the folder of all attacks: tables that need the same one share it
 
@@ -30,31 +31,28 @@ class Finished:
     folder: Path
 
 
-class Asked(Protocol):
-    """What is attacked, as far as its cost goes."""
+class Part(ABC):
+    """A piece of work, an attack on a subject, whose result is kept in a folder."""
+
+    subject: Subject
+    attack: Attacker
 
     @property
-    def training(self) -> int: ...
-    def seconds(self, pattern: Pattern, passes: int) -> float: ...
-    def seconds_of_training(self) -> float: ...
-
-
-class Part(Protocol):
-    """A piece of work whose result is kept in a folder."""
+    def passes(self) -> int:
+        """Of the model, for all images, at most."""
+        return len(self.subject.x) * passes(self.attack)
 
     @property
-    def subject(self) -> Asked: ...
-    @property
-    def attack(self) -> Attacker: ...
-    @property
-    def passes(self) -> int: ...
-    @property
+    @abstractmethod
     def title(self) -> str: ...
-    def run(self, job: Job, progress: Progress | None) -> Any: ...
+
+    @abstractmethod
+    def run(self, job: Job, progress: Progress | None) -> Any:
+        """Do it, or read what was finished before."""
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class Case(Part):
     """One attack on one model: a number of a table."""
 
     section: str
@@ -66,29 +64,45 @@ class Case:
 
     @property
     def passes(self) -> int:
-        return len(self.subject.x) * (passes(self.attack) if self.cost is None else self.cost)
+        return super().passes if self.cost is None else len(self.subject.x) * self.cost
 
     @property
     def title(self) -> str:
         return f"{self.subject.name}, {self.attack.name}, {self.section}"
 
     def run(self, job: Job, progress: Progress | None) -> Finished:
-        """Attack, or go on, or read what was finished before: the folder is named after all that decides the run."""
-        subject, names = self.subject, {"model": self.subject.name, "data": self.subject.data}
-        decided = identity.configuration(self.attack, subject.model, subject.x, subject.y, names, job.seed)
-        digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:10]
-        word = re.sub(r"[^\w.-]+", "-", f"{subject.name}-{self.attack.name}")
-        folder = job.out / CASES / f"{word}-{digest}"
+        """Attack, or resume, or read what was finished before."""
+        subject = self.subject
+        _, digest = identified(self, job)
+        name = re.sub(r"[^\w.-]+", "-", f"{subject.name}-{self.attack.name}")
+        folder = job.out / CASES / f"{name}-{digest}"
         record = runs.run(
-            folder, self.attack, subject.model, (subject.x, subject.y), names, seed=job.seed, progress=progress,
-            about=About(class_names=subject.classes),
+            folder, self.attack, subject.model, (subject.x, subject.y), _names(subject), seed=job.seed,
+            progress=progress, about=About(class_names=subject.classes),
         )  # fmt: skip
         return Finished(record, folder)
 
 
-def finished(job: Job, name: str) -> Path:
-    """Where a part that is no attack keeps its numbers."""
-    return job.out / CASES / f"{name}.json"
+def _names(subject: Subject) -> dict[str, str]:
+    return {"model": subject.name, "data": subject.data}
+
+
+def identified(part: Part, job: Job, **more: str) -> tuple[dict[str, Any], str]:
+    """All that decides the result of a part, and its digest, after which a file or folder is named."""
+    subject, names = part.subject, _names(part.subject) | more
+    configuration = identity.configuration(part.attack, subject.model, subject.x, subject.y, names, job.seed)
+    return configuration, hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def kept(part: Part, job: Job, name: str, compute: Callable[[], dict[str, Any]], **more: str) -> dict[str, Any]:
+    """The numbers of a part that is no run, from its file; computed and written there if there is none."""
+    configuration, digest = identified(part, job, **more)
+    file = job.out / CASES / f"{name}-{digest}.json"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(file, (json.dumps({"configuration": configuration, **compute()}) + "\n").encode())
+    numbers: dict[str, Any] = json.loads(file.read_text())
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -147,14 +161,14 @@ class Cost:
 
 def cost(plan: Plan) -> Cost:
     """From the lengths of the attacks and a short measurement of each model with each pattern."""
-    counts: dict[tuple[Asked, Pattern], int] = {}
+    counts: dict[tuple[Subject, Pattern], int] = {}
     for part in plan.parts:
         key = (part.subject, part.attack.budget.pattern)
         counts[key] = counts.get(key, 0) + part.passes
-    subjects = {part.subject for part in plan.parts}
+    for subject in {part.subject for part in plan.parts if part.subject.training}:
+        counts[subject, Pixels()] = counts.get((subject, Pixels()), 0) + subject.training
     seconds = sum(subject.seconds(pattern, count) for (subject, pattern), count in counts.items())
-    seconds += sum(subject.seconds_of_training() for subject in subjects)
-    total = sum(counts.values()) + sum(subject.training for subject in subjects)
+    total = sum(counts.values())
     return Cost(len(plan.parts), total, seconds, 1000 * seconds / max(total, 1))
 
 
@@ -164,8 +178,3 @@ def accuracy(case: Case, done: Finished | None, paper: float | None) -> Number:
         return Number(case.section, case.row, case.column, None, paper)
     low, high = (100 * value for value in done.record.robust_interval)
     return Number(case.section, case.row, case.column, 100 * done.record.robust_accuracy, paper, low, high)
-
-
-def keep(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, (json.dumps(content) + "\n").encode())

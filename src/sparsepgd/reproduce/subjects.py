@@ -16,7 +16,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.scales import Scale
 from sparsepgd.search import SparsePGD
 from sparsepgd.sources import load_pairs
-from sparsepgd.threat import Budget, Pattern, Pixels
+from sparsepgd.threat import Budget, Pattern
 
 SHIPPED, SIDE = "bundled", 32  # the images of this package, and how large they are
 TOGETHER = 16  # images of a measurement
@@ -55,10 +55,7 @@ class Subject:
 
     def seconds(self, pattern: Pattern, passes: int) -> float:
         """So many passes in batches of these images, from a measurement."""
-        return passes * self._seconds_a_pass(pattern, min(len(self.x), TOGETHER if not pattern.structured else 1))
-
-    def seconds_of_training(self) -> float:
-        return self.training * self._seconds_a_pass(Pixels(), TOGETHER) if self.training else 0.0
+        return passes * self._seconds_a_pass(pattern, 1 if pattern.structured else min(len(self.x), TOGETHER))
 
     def _seconds_a_pass(self, pattern: Pattern, batch: int) -> float:
         """By an attack of two steps on images that do not leave early; the faster of two."""

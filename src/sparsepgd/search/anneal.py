@@ -250,7 +250,7 @@ class SparseAnneal(Stepwise[State]):
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(settings.widths) * self.budget.k)
-        v = threat.top_k(threat.gather(point.delta * images.clip(point.delta)) * free, images.usable, count, most)
+        v = strongest(threat, images, point.delta, count, most, free)
         return Point(point.delta * (threat.expand(v) > 0), v), count
 
 
@@ -261,6 +261,13 @@ def settings_for(threat: Threat) -> CycleSettings:
 def _clean(threat: Threat, images: Images) -> Point:
     delta = torch.zeros_like(images.x, dtype=torch.float32)
     return Point(delta, delta.new_zeros(len(delta), *threat.grid))
+
+
+def strongest(
+    threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
+) -> Tensor:
+    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
+    return threat.top_k(threat.gather(delta * images.clip(delta)) * free, images.usable, count, most)
 
 
 def direction(threat: Threat, g: Tensor) -> Tensor:

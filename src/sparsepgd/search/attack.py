@@ -25,7 +25,7 @@ from sparsepgd.problem.verify import verify
 from sparsepgd.search.contract import Attacker, Call
 from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
-from sparsepgd.threat import Budget, Threat
+from sparsepgd.threat import Budget, Pattern, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,7 @@ class Attack(Attacker):
     needs_gradient: ClassVar[bool] = True
     minimum_norm: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 2  # of the model for an image, forwards and backwards together
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pattern,)  # that it takes
     points_besides: ClassVar[int] = 0  # that are tried before the first step or after the last
 
     budget: Budget
@@ -80,6 +81,12 @@ class Attack(Attacker):
     def __post_init__(self) -> None:
         check_budget(self.budget)
         check_loss(self.loss)
+        if not isinstance(self.budget.pattern, self.patterns):
+            known = " or ".join(pattern.__name__ for pattern in self.patterns)
+            raise UnsupportedError(
+                f"{type(self).__name__} takes a budget of {known}, not {self.budget.pattern!r}; for this one use "
+                "SparsePGD(budget) or SparseRS(budget), which take every pattern"
+            )
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from sparsepgd.problem.oracle import Evaluation, Evaluator
 from sparsepgd.problem.rows import each
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
+
+if TYPE_CHECKING:
+    from sparsepgd.search.stepwise import Stepwise
 
 Progress = Callable[[int, int, int], None]  # evaluations done, evaluations at most, images fooled
 S = TypeVar("S")
@@ -100,26 +103,6 @@ class Best:
     step: Tensor  # (B,), when it was first fooled
 
 
-class Search(Protocol[S]):
-    """What the loop asks of an attack; its state S is a dataclass of tensors with one row an image."""
-
-    needs_gradient: ClassVar[bool]
-
-    @property
-    def evaluations(self) -> int: ...
-    @property
-    def early_stop(self) -> bool: ...
-    @property
-    def quantize(self) -> bool: ...
-    @property
-    def keeps(self) -> Keeps: ...
-    def start(self, threat: Threat, images: Images, noise: Noise) -> S: ...
-    def propose(self, threat: Threat, images: Images, state: S) -> Tensor: ...
-    def aim(self, state: S) -> Aim: ...
-    def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S: ...
-    def judged(self, state: S, real: Tensor, denied: Tensor) -> S: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Slots(Generic[S]):
     """The images at work, one a row."""
@@ -130,7 +113,7 @@ class Slots(Generic[S]):
     step: Tensor  # (B,), evaluations done
 
 
-def sweep(search: Search[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
+def sweep(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
     step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
@@ -144,7 +127,7 @@ def nothing_found(images: Known, evaluations: int) -> Best:
     return Best(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool), step)
 
 
-def start(search: Search[S], threat: Threat, images: Images, noise: Noise) -> Slots[S]:
+def start(search: Stepwise[S], threat: Threat, images: Images, noise: Noise) -> Slots[S]:
     state = search.start(threat, images, noise)
     return Slots(images, state, nothing_found(images, search.evaluations), torch.zeros_like(images.y))
 
@@ -153,7 +136,7 @@ def start(search: Search[S], threat: Threat, images: Images, noise: Noise) -> Sl
 class Step(Generic[S]):
     """One evaluation and one update of every slot, without a word to the host."""
 
-    search: Search[S]
+    search: Stepwise[S]
     oracle: Evaluator
     threat: Threat
     noise: Noise

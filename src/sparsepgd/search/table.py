@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,13 @@ from torch import Tensor
 from sparsepgd.problem.engine import METER, Meter, Running
 from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import join, select, tensors
-from sparsepgd.search.loop import Best, Images, Progress, Search, Slots, Step, Waiting, nothing_found, start
+from sparsepgd.search.loop import Best, Images, Progress, Slots, Step, Waiting, nothing_found, start
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.stepper import Stepper
 from sparsepgd.threat import Threat
+
+if TYPE_CHECKING:
+    from sparsepgd.search.stepwise import Stepwise
 
 S = TypeVar("S")
 
@@ -36,7 +39,7 @@ TRIAL = 50  # steps that show how many images hold out, before a model is compil
 
 
 def run(
-    search: Search[S],
+    search: Stepwise[S],
     oracle: Evaluator,
     threat: Threat,
     waiting: Waiting,
@@ -98,7 +101,7 @@ class Pace:
 class Table(Generic[S]):
     """What `run` works on."""
 
-    search: Search[S]
+    search: Stepwise[S]
     oracle: Evaluator
     threat: Threat
     noise: Noise

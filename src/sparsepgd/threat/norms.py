@@ -10,7 +10,6 @@ holds at least one of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-REDUCIBLE = 2e8  # comparing all groups with each other, and all pixels, is worth this many products
 
 
 def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
@@ -39,10 +35,10 @@ def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
     """
     kernel = _kernel(delta, pattern)
     if not isinstance(kernel, Groups) and kernel.size == 1:  # single points do not overlap
-        return torch.from_numpy(np.count_nonzero(_magnitudes(delta, pattern), (1, 2, 3))).to(delta.device)
+        return torch.from_numpy(np.count_nonzero(_changed(delta, pattern), (1, 2, 3))).to(delta.device)
     norms = [
         sum(_minimum(_incidence(plane.nonzero(), plane.shape, kernel, b)) for plane in planes)
-        for b, planes in enumerate(_magnitudes(delta, pattern))
+        for b, planes in enumerate(_changed(delta, pattern))
     ]
     return torch.tensor(norms, dtype=torch.int64, device=delta.device)
 
@@ -54,11 +50,11 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
     channel. It must cover the non-zero pixels.
     """
     kernel = _kernel(delta, pattern)
-    x = _magnitudes(delta, pattern)
-    chosen = _group_mask(v, (*x.shape[:2], *_grid(x.shape[2:], kernel)))
-    norms = np.zeros(len(x), np.int64)
-    for image, plane in np.ndindex(x.shape[:2]):
-        changed = x[image, plane] != 0
+    planes = _changed(delta, pattern)
+    chosen = _group_mask(v, (*planes.shape[:2], *_grid(planes.shape[2:], kernel)))
+    norms = np.zeros(len(planes), np.int64)
+    for image, plane in np.ndindex(planes.shape[:2]):
+        changed = planes[image, plane]
         groups = [_cells(kernel, i, j) for i, j in zip(*chosen[image, plane].nonzero(), strict=True)]
         norms[image] += sum(bool(changed[cells].any()) for cells in groups)
         for cells in groups:
@@ -69,41 +65,8 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
     return torch.from_numpy(norms).to(delta.device)
 
 
-def group_norm(delta: Tensor, pattern: Pattern) -> Tensor:
-    """Omega (equation gn_convex) of delta (B, C, H, W), with F the exact minimum cover. (B,), float64.
-
-    The magnitude of a pixel is the largest absolute value among its channels. The paper calls F
-    submodular; minimum cover is not in general, so this is the formula as printed, and the convex
-    envelope of Omega_0 only where F is submodular, e.g. for groups that do not overlap.
-    """
-    kernel = _kernel(delta, pattern)
-    norms = np.zeros(len(delta))
-    x = _magnitudes(delta, pattern)
-    for image, plane in np.ndindex(x.shape[:2]):
-        values = x[image, plane]
-        pixels = values.nonzero()
-        pi = np.argsort(-values[pixels], kind="stable")
-        ordered = (pixels[0][pi], pixels[1][pi])
-        F = _prefix_covers(_incidence(ordered, values.shape, kernel, image))
-        norms[image] += values[ordered] @ np.diff(F)
-    return torch.from_numpy(norms).to(delta.device)
-
-
-def cover_number(support: Iterable[int], groups: Iterable[Collection[int]]) -> int:
-    """F(A): how few of the groups, sets of indices, it takes to cover the support."""
-    row = {index: i for i, index in enumerate(sorted(set(support)))}
-    restricted = {frozenset(row[i] for i in group if i in row) for group in groups} - {frozenset()}
-    bare = set(row.values()).difference(*restricted)
-    if bare:
-        index = list(row)[min(bare)]
-        raise BudgetError(f"index {index} is in no group; leave it out, or add a group that holds it")
-    pairs = [(i, j) for j, group in enumerate(sorted(map(sorted, restricted))) for i in group]
-    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
-    return _minimum(_matrix(rows, columns, (len(row), len(restricted))))
-
-
 def _kernel(delta: Tensor, pattern: Pattern) -> Bools | Groups:
-    """The pattern's kernel (kh, kw), or its index sets, after a look at whether they and delta fit."""
+    """The pattern's kernel (kh, kw), or its index sets, checked to fit delta."""
     if delta.dim() != 4:
         raise ShapeError(f"delta of shape {tuple(delta.shape)}; expected (B, C, H, W)")
     channels, height, width = delta.shape[1:]
@@ -117,16 +80,17 @@ def _kernel(delta: Tensor, pattern: Pattern) -> Bools | Groups:
     return kernel
 
 
-def _magnitudes(delta: Tensor, pattern: Pattern) -> Floats:
-    """|delta| in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W).
+def _changed(delta: Tensor, pattern: Pattern) -> Bools:
+    """What is not zero, in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W).
 
     For index sets one plane, (B, 1, 1, indices)."""
-    x = delta.detach().to("cpu", torch.float64).abs()
+    changed = delta.detach().cpu() != 0
     if isinstance(pattern, Groups):
-        listed: Floats = (x if pattern.features else x.amax(1)).reshape(len(x), 1, 1, -1).numpy()
-        return listed
-    magnitudes: Floats = (x if pattern.per_channel else x.amax(1, keepdim=True)).numpy()
-    return magnitudes
+        changed = (changed if pattern.features else changed.any(1)).reshape(len(changed), 1, 1, -1)
+    elif not pattern.per_channel:
+        changed = changed.any(1, keepdim=True)
+    planes: Bools = changed.numpy()
+    return planes
 
 
 def _grid(shape: tuple[int, ...], kernel: Bools | Groups) -> tuple[int, int]:
@@ -161,7 +125,7 @@ def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools |
     if isinstance(kernel, Groups):
         return _listed_incidence(pixels[1], kernel, image)
     (y, x), (a, b) = pixels, kernel.nonzero()
-    gh, gw = shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
+    gh, gw = _grid(shape, kernel)
     i, j = y[:, None] - a, x[:, None] - b  # (pixels, ones of the kernel)
     pixel, one = ((i >= 0) & (i < gh) & (j >= 0) & (j < gw)).nonzero()
     reached = np.bincount(pixel, minlength=len(y)) > 0
@@ -177,13 +141,13 @@ def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools |
 def _listed_incidence(pixels: Ints, groups: Groups, image: int) -> csr_array:
     """A for some indices: which sets hold each."""
     row = {index: i for i, index in enumerate(pixels.tolist())}
-    found = [[row[index] for index in one if index in row] for one in groups.sets]
-    pairs = [(i, j) for j, held in enumerate(filter(None, found)) for i in held]
+    held = [some for one in groups.sets if (some := [row[index] for index in one if index in row])]
+    pairs = [(i, j) for j, some in enumerate(held) for i in some]
     rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
     bare = np.setdiff1d(np.arange(len(pixels)), rows)
     if len(bare):
         raise BudgetError(f"image {image}: index {pixels[bare[0]]}, which is non-zero, is in no group; leave it")
-    return _matrix(rows, columns, (len(pixels), sum(map(bool, found))))
+    return _matrix(rows, columns, (len(pixels), len(held)))
 
 
 def _matrix(rows: Ints, columns: Ints, shape: tuple[int, int]) -> csr_array:
@@ -242,12 +206,9 @@ def _independent(A: csr_array) -> list[int]:
 
 
 def _exact(A: csr_array) -> int:
-    """The least cover of one connected part: reduce it as long as that helps, then solve the 0/1 program."""
+    """The least cover of one connected part, as a 0/1 program."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, seldom needed
 
-    forced, rest = _reduced(A)
-    if rest.shape != A.shape:
-        return forced + _minimum(rest)
     result = milp(
         np.ones(A.shape[1]),
         constraints=LinearConstraint(A, lb=1),
@@ -259,48 +220,3 @@ def _exact(A: csr_array) -> int:
         raise SparsePGDError(f"no cover of {A.shape[0]} pixels by {A.shape[1]} groups: {result.message}")
     fewest: int = round(result.fun)
     return fewest
-
-
-def _reduced(A: csr_array) -> tuple[int, csr_array]:
-    """A without groups inside others and pixels that follow from others; a lone candidate is taken.
-
-    Returns the number of groups taken, and what is left to cover.
-    """
-    work = (np.bincount(A.indices).astype(float) ** 2).sum() + (np.diff(A.indptr).astype(float) ** 2).sum()
-    if work > REDUCIBLE:
-        return 0, A
-    inner, _ = _nested(A.T.tocsr())
-    A = A[:, ~np.isin(np.arange(A.shape[1]), inner)]
-    _, outer = _nested(A)  # whoever covers the pixel with fewer candidates covers the other
-    A = A[~np.isin(np.arange(A.shape[0]), outer)]
-    lone = np.diff(A.indptr) == 1
-    forced = np.unique(A.indices[A.indptr[:-1][lone]])
-    A = A[A[:, forced].sum(1) == 0]
-    return len(forced), A[:, A.sum(0) > 0]
-
-
-def _nested(A: csr_array) -> tuple[Ints, Ints]:
-    """Pairs (inner, outer) of rows, one within the other as sets; of equal rows the later is inner."""
-    overlap, size = (A @ A.T).tocoo(), np.diff(A.indptr)
-    i, j = overlap.coords
-    pairs = (overlap.data == size[i]) & ((size[j] > size[i]) | ((size[j] == size[i]) & (j < i)))
-    return i[pairs], j[pairs]
-
-
-def _prefix_covers(A: csr_array) -> Ints:
-    """F of the first 0, 1, ..., n rows. One row more costs one column at most: equal ends settle a span."""
-    n = A.shape[0]
-    F = np.zeros(n + 1, np.int64)
-    F[n] = _minimum(A)
-    spans = [(0, n)]
-    while spans:
-        low, high = spans.pop()
-        rise = int(F[high] - F[low])
-        if rise in (0, high - low):
-            F[low:high] = F[low] + np.arange(high - low) * (rise > 0)
-            continue
-        middle = (low + high) // 2
-        prefix = A[:middle]
-        F[middle] = _minimum(prefix[:, prefix.sum(0) > 0])
-        spans += [(low, middle), (middle, high)]
-    return F

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,32 +14,38 @@ from sparsepgd.baselines.loap import LOAP
 from sparsepgd.baselines.pgd0 import PGD0
 from sparsepgd.problem.goals import Divergence, Goal, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
-from sparsepgd.search import SparsePGD
+from sparsepgd.search import SparseAnneal, SparsePGD
 from sparsepgd.search.loop import Images, Waiting
 from sparsepgd.search.noise import Noise, Stream, signed
 from sparsepgd.search.recorded import Recorded
 from sparsepgd.threat import Budget, Patches, Pattern, Threat
+from sparsepgd.training.annealing import short_cycle
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings
 
-Adversary = Callable[[nn.Module, Batch, int], Tensor]  # model, batch, iteration -> x_adv
 TURNS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
+PAPERS = 6  # times the groups of the tested adversary
 TOP = 0.05  # share of the entries that a step in l1 moves
+
+
+class Adversary(Protocol):
+    def __call__(self, model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
+        """x_adv (B, C, H, W). `done`: the share of the epochs that are over."""
 
 
 def adversary(wanted: Settings, shape: tuple[int, int, int]) -> Adversary:
     """That of the method, for images of one shape."""
     kind = wanted.kind.adversary
     if kind == "none":
-        return lambda model, batch, iteration: batch.x
+        return lambda model, batch, iteration, done=0.0: batch.x
     if kind in ("linf", "l2", "l1"):
         assert wanted.radius is not None
         dense = DensePGD(kind, wanted.radius, wanted.steps)
-        return lambda model, batch, iteration: dense.perturb(
+        return lambda model, batch, iteration, done=0.0: dense.perturb(
             model, batch.x, batch.y, seed=wanted.seed_for("attack", iteration), index=batch.rows
         )
     patterns: list[Pattern] = [Patches(side) for side in wanted.multi_size] or [wanted.budget.pattern]
-    return SparseAdversary(wanted, [training_budget(wanted, shape, pattern) for pattern in patterns])
+    return SparseAdversary(wanted, [training_budget(wanted, shape, pattern) for pattern in patterns], shape)
 
 
 def training_budget(wanted: Settings, shape: tuple[int, int, int], pattern: Pattern) -> Budget:
@@ -50,52 +56,76 @@ def training_budget(wanted: Settings, shape: tuple[int, int, int], pattern: Patt
 
 @dataclass(frozen=True, eq=False)
 class SparseAdversary:
-    """sPGD as the paper trains with it, 20 steps, a mask that stays for 10 is drawn afresh; or a rival.
+    """sPGD as the paper trains with it, 20 steps, a mask that stays for 10 is drawn afresh; SparseAnneal; or a rival.
 
     On a GPU its work is recorded and replayed: the weights change, but stay where they are.
     """
 
     wanted: Settings
     budgets: Sequence[Budget]  # one for each size of patches, or one
+    shape: tuple[int, int, int]
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
-    def __call__(self, model: nn.Module, batch: Batch, iteration: int) -> Tensor:
-        attack, seed = self.attack(iteration), self.wanted.seed_for("attack", iteration)
+    def __call__(self, model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
+        attack, seed = self.attack(iteration, done), self.wanted.seed_for("attack", iteration)
         if isinstance(attack, LOAP):
             return attack.perturb(model, batch.x, batch.y, seed=seed, index=batch.rows)
-        attack = attack.for_call(Noise(seed))
-        work: Callable[..., Tensor] = partial(self._perturbed, model, attack)
+        steps = self.steps(done)
+        if not isinstance(attack, SparseAnneal):
+            attack = attack.for_call(Noise(seed))
+        work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps)
         if batch.x.is_cuda:
-            kind = id(model), attack.name, repr(attack.budget)
+            kind = id(model), attack.name, steps, repr(attack.budget)
             work = self.recorded.setdefault(kind, Recorded(work))
         with borrowed(model, batch.x.device):
             drawn = torch.full((), signed(seed), dtype=torch.int64, device=batch.x.device)
-            return work(batch.x, batch.y, batch.rows, drawn)
+            kept = torch.zeros_like(batch.x) if batch.kept is None else batch.kept
+            return work(batch.x, batch.y, batch.rows, drawn, kept)
 
     def _perturbed(
-        self, model: nn.Module, attack: SparsePGD | PGD0, x: Tensor, y: Tensor, rows: Tensor, seed: Tensor
+        self,
+        model: nn.Module,
+        attack: SparsePGD | SparseAnneal | PGD0,
+        steps: int,
+        x: Tensor,
+        y: Tensor,
+        rows: Tensor,
+        seed: Tensor,
+        kept: Tensor,
     ) -> Tensor:
         goal: Goal = Untargeted()
         if self.wanted.mode == "F":
             with torch.no_grad():
                 goal = Divergence(model(x).log_softmax(1))
+        if isinstance(attack, SparseAnneal):
+            threat, images = entered(attack, x, y, rows)
+            tested = min(self.wanted.budget.k, attack.budget.k)
+            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
         return attack.in_borrowed(model, x, y, Noise(seed), goal, rows)
 
-    def attack(self, iteration: int) -> SparsePGD | PGD0 | LOAP:
-        """That of an iteration: the side of its patches and its backward function may change."""
+    def steps(self, done: float) -> int:
         wanted = self.wanted
+        return wanted.steps + round(done * ((wanted.steps_last or wanted.steps) - wanted.steps))
+
+    def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | PGD0 | LOAP:
+        """That of an iteration: its steps, the side of its patches and its backward function may change."""
+        wanted, steps = self.wanted, self.steps(done)
         budget = self.budgets[wanted.seed_for("size", iteration) % len(self.budgets)]
+        if wanted.anneals(iteration):
+            return SparseAnneal(budget)
+        if wanted.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
+            budget = training_budget(replace(wanted, multi_eps=PAPERS), self.shape, budget.pattern)
         if wanted.kind.adversary == "pgd0":
-            return PGD0(budget, wanted.steps, early_stop=wanted.early_stop)
+            return PGD0(budget, steps, early_stop=wanted.early_stop)
         if wanted.kind.adversary == "loap":  # the pace is that of its authors
-            return LOAP(budget, wanted.steps, early_stop=wanted.early_stop, alpha=wanted.alpha or 0.1)
+            return LOAP(budget, steps, early_stop=wanted.early_stop, alpha=wanted.alpha or 0.1)
         pace = 0.05 if budget.pattern.structured else 0.25
         gradient = TURNS[iteration % 2] if wanted.gradient == "alternating" else wanted.gradient
         return SparsePGD(
             budget,
-            wanted.steps,
+            steps,
             gradient,
             early_stop=wanted.early_stop,
             alpha=wanted.alpha or pace,
@@ -108,13 +138,16 @@ def one_step(
     attack: SparsePGD, model: nn.Module, x: Tensor, y: Tensor, rows: Tensor, goal: Goal, noise: Noise
 ) -> Tensor:
     """The point after one step from a random start. The model is asked once, not also about the point reached."""
-    x = x.detach()
-    threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
-    nothing = torch.zeros_like(y)
-    images = Images.entering(Waiting.of(threat, x, y, clean_loss=nothing, index=rows), threat, False)
+    threat, images = entered(attack, x, y, rows)
     state = attack.start(threat, images, noise)
     seen = Oracle(model, goal).evaluate(attack.propose(threat, images, state), y, y, gradient=True)
-    return attack.propose(threat, images, attack.update(threat, images, state, seen, nothing, noise))
+    return attack.propose(threat, images, attack.update(threat, images, state, seen, torch.zeros_like(y), noise))
+
+
+def entered(attack: SparsePGD | SparseAnneal, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Threat, Images]:
+    threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
+    waiting = Waiting.of(threat, x.detach(), y, clean_loss=torch.zeros_like(y), index=rows)
+    return threat, Images.entering(waiting, threat, False)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from sparsepgd.training import data as sources
 from sparsepgd.training import inputs
 from sparsepgd.training import state as states
 from sparsepgd.training.adversaries import adversary, training_budget
+from sparsepgd.training.annealing import Changes
 from sparsepgd.training.entries import Figures, measure, zoo_entry
 from sparsepgd.training.loop import Progress, Run
 from sparsepgd.training.objective import Extract, Mixed, Objective, SoftTargets
@@ -178,7 +179,7 @@ def _run(
     mixed: nn.Module = Mixed(network, device, bool(wanted.bf16), logits)
     if wanted.compile:
         mixed = torch.compile(mixed, dynamic=False)  # type: ignore[assignment]
-    state = states.State(network, optimizer, [], targets)
+    state = states.State(network, optimizer, [], targets, _changes(wanted, images, device))
     if wanted.ema is not None:  # after Mixed, which may lay out the weights anew
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, wanted.kind.trades, wanted.lam, wanted.soft_momentum, team)
@@ -191,6 +192,19 @@ def _run(
     )  # fmt: skip
     run.watch = watch(wanted, watched, run.batch, team) if watched is not None else None
     return run
+
+
+def _changes(wanted: Settings, images: sources.Images, device: torch.device) -> Changes | None:
+    """Room for a change of each image, if they are to be kept."""
+    if not wanted.keep:
+        return None
+    budget = training_budget(wanted, images.shape, wanted.budget.pattern)
+    threat = budget.resolve(images.shape, device)
+    if threat.overlapping:
+        raise UnsupportedError(f"keep=True with {wanted.budget}; changes of groups that overlap are not kept")
+    cells = min(budget.k * threat.kernel.numel(), images.shape[1] * images.shape[2])
+    edge = sources.border(images.shape, wanted.augment or "none")
+    return Changes(len(images), cells, images.shape, edge, device)
 
 
 def _parts(

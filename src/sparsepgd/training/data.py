@@ -20,6 +20,7 @@ from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.sources import as_tensors
 from sparsepgd.threat import LEVELS
+from sparsepgd.training.annealing import Window
 from sparsepgd.training.settings import Augment, Settings
 from sparsepgd.training.team import Team
 
@@ -32,6 +33,7 @@ class Batch:
     rows: Tensor  # (B,) int64, numbers of the images
     x: Tensor  # (B, C, H, W) in [0, 1]
     y: Tensor  # (B,) int64
+    kept: Tensor | None = None  # (B, C, H, W), changes of the epoch before
 
 
 class Images(Protocol):
@@ -171,17 +173,22 @@ def default_augment(shape: tuple[int, ...]) -> Augment:
     return "crop+flip" if shape[0] == 3 and min(shape[1:]) >= 24 else "none"
 
 
-def augmented(batch: Batch, how: Augment, seed: int) -> Tensor:
-    """A random crop of each image with a border of an eighth of its side, and half of them mirrored."""
-    if how == "none":
-        return batch.x
-    count, channels, height, width = batch.x.shape
-    edge, device = max(height, width) // 8, batch.x.device
+def border(shape: tuple[int, ...], how: Augment) -> int:
+    """Pixels around an image from which its crops are taken."""
+    return 0 if how == "none" else max(shape[-2:]) // 8
+
+
+def window(batch: Batch, how: Augment, seed: int) -> Window:
+    """A random crop of each image with its border, and half of them mirrored."""
+    count, _, height, width = batch.x.shape
+    edge, device = border(batch.x.shape, how), batch.x.device
     draws = Noise(seed).uniform(Stream.PROPOSAL, batch.rows, 0, (3,))
     top, left = (draws[:, :2] * (2 * edge + 1)).long().T.reshape(2, count, 1, 1, 1)
     mirrored = (draws[:, 2] < 0.5).view(-1, 1, 1, 1) & (how == "crop+flip")
     row, column = torch.arange(height, device=device), torch.arange(width, device=device)
     column = torch.where(mirrored, width - 1 - column, column) + left
-    place = torch.arange(count, device=device).view(-1, 1, 1, 1)
-    channel = torch.arange(channels, device=device).view(1, -1, 1, 1)
-    return pad(batch.x, (edge,) * 4)[place, channel, row.view(1, 1, -1, 1) + top, column]
+    return Window(row.view(1, 1, -1, 1) + top, column, edge)
+
+
+def augmented(batch: Batch, how: Augment, seed: int) -> Tensor:
+    return batch.x if how == "none" else window(batch, how, seed).of(pad(batch.x, (border(batch.x.shape, how),) * 4))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sparsepgd.errors import SparsePGDError, TrainingWarning
 from sparsepgd.threat import Threat
 from sparsepgd.training.adversaries import Adversary, sparse_noise
-from sparsepgd.training.data import Images, augmented, shares
+from sparsepgd.training.data import Images, augmented, shares, window
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.state import Plain, State, snapshot
 from sparsepgd.training.team import Team
@@ -77,13 +77,20 @@ class Run:
         order = shares(self.rows, wanted, state.epoch, self.team)
         total = torch.zeros(2, device=state.device, dtype=torch.float64)  # loss, right answers under attack
         soft = state.targets if state.epoch >= wanted.soft_from * wanted.epochs else None
+        done = state.epoch / max(wanted.epochs - 1, 1)
         self.objective.train()
         for batch in self.images.batches(order, self.batch, wanted.seed_for("loader", state.epoch)):
-            x = augmented(batch, wanted.augment or "none", wanted.seed_for("augment", state.epoch))
+            seed = wanted.seed_for("augment", state.epoch)
+            x = augmented(batch, wanted.augment or "none", seed)
+            if state.changes is not None:
+                crop = window(batch, wanted.augment or "none", seed)
+                batch = replace(batch, kept=crop.of(state.changes.of(batch.rows)))
             if self.threat is not None:
                 seed = wanted.seed_for("noise", state.epoch)
                 x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, seed)
-            x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration)
+            x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration, done)
+            if state.changes is not None and wanted.anneals(state.iteration):
+                state.changes.put(batch.rows, crop.back(x_adv - x))
             t = None if soft is None else soft.of(batch.rows, batch.y)
             loss, right, t = self.objective(x, x_adv, batch.y, t)
             self.step(loss)
@@ -94,6 +101,8 @@ class Run:
                 self.progress(state.iteration, wanted.epochs * self.batches, state.latest)
         if soft is not None:
             soft.share(self.team)
+        if state.changes is not None:
+            state.changes.share(self.team)
         mean, attacked = (self.team.sum(total) / self.batches / self.team.world).tolist()
         return {"loss": mean, "attacked": attacked, "lr": self.rate(state.iteration - 1)}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sparsepgd.errors import UnsupportedError
 
-AdversaryName = Literal["none", "spgd", "pgd0", "loap", "linf", "l2", "l1"]
+AdversaryName = Literal["none", "spgd", "anneal", "pgd0", "loap", "linf", "l2", "l1"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Method:
 
 
 ONE_STEP = {"steps": 1, "alpha": 1.0, "beta": 1.0, "lam": 6.0}
+SHORT_CYCLES = {"steps": 5, "multi_eps": 3}
 METHODS = {
     method.name: method
     for method in (
@@ -31,6 +32,10 @@ METHODS = {
         Method("sat", "sAT: cross-entropy under sPGD", "spgd"),
         Method("strades", "sTRADES: cross-entropy + lambda KL(clean || under sPGD)", "spgd", trades=True),
         Method("fast-ls", "Fast-LS-l0: sTRADES with one step, S and N", "spgd", True, True, True, ONE_STEP),
+        Method("anneal-at", "cross-entropy under SparseAnneal", "anneal", defaults=SHORT_CYCLES),
+        Method(
+            "anneal-trades", "TRADES under SparseAnneal", "anneal", trades=True, defaults={**SHORT_CYCLES, "lam": 6.0}
+        ),
         Method("pgd0-a", "PGD0-A: cross-entropy under PGD0", "pgd0"),
         Method("pgd0-t", "PGD0-T: TRADES under PGD0", "pgd0", trades=True),
         Method("loap-at", "LOAP+AT: cross-entropy under LOAP patches", "loap", defaults={"steps": 25}),

@@ -35,6 +35,9 @@ class Settings:
     ema: float | None = field(default=None, metadata=SHARE)  # decay of the weight average, for each iteration
     # the adversary
     steps: int = field(default=20, metadata=ONE)
+    steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
+    mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
+    keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
     gradient: Gradient = "random"  # a fair coin, or turn by turn, for each batch
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
     early_stop: bool = True
@@ -77,6 +80,9 @@ class Settings:
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
+        if (self.mixed or self.keep) and found.adversary != "anneal":
+            name = "mixed" if self.mixed else "keep"
+            raise UnsupportedError(f"{name} with {self.method!r}; only anneal-at and anneal-trades have it")
         if not all(side >= 1 for side in self.multi_size):
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
@@ -91,7 +97,11 @@ class Settings:
     @property
     def sparse(self) -> bool:
         """Whether the adversary is one of `budget`."""
-        return self.kind.adversary in ("spgd", "pgd0", "loap")
+        return self.kind.adversary in ("spgd", "anneal", "pgd0", "loap")
+
+    def anneals(self, iteration: int) -> bool:
+        """Whether SparseAnneal attacks the batch of an iteration; if it does at all, the others are for sPGD."""
+        return self.kind.adversary == "anneal" and self.seed_for("mixed", iteration) % 1000 >= 1000 * self.mixed
 
     def seed_for(self, purpose: str, number: int = 0) -> int:
         """A seed of its own for every purpose and every epoch or iteration."""

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparsepgd import atomic
 from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs import identity
+from sparsepgd.training.annealing import Changes
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
 
@@ -35,6 +36,7 @@ class State:
     optimizer: torch.optim.Optimizer
     average: list[Tensor]  # of the network's floating-point state; empty if not asked for
     targets: SoftTargets | None
+    changes: Changes | None = None
     epoch: int = 0
     iteration: int = 0
     patience: int = 3  # how often a run may still be taken back after NaN
@@ -86,6 +88,7 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "average": list(self.average),
             "targets": None if self.targets is None else self.targets.t,
+            "changes": None if self.changes is None else [self.changes.places, self.changes.values],
             "numbers": (self.epoch, self.iteration, self.patience, self.brake, self.seconds),
             "curves": {name: list(values) for name, values in self.curves.items()},
             "notices": list(self.notices),
@@ -100,6 +103,8 @@ class State:
             value.copy_(before)
         if self.targets is not None:
             self.targets.t.copy_(kept["targets"])
+        if self.changes is not None:
+            self.changes.places, self.changes.values = (part.clone() for part in kept["changes"])
         self.epoch, self.iteration, self.patience, self.brake, self.seconds = kept["numbers"]
         self.curves = {name: list(values) for name, values in kept["curves"].items()}
         self.notices = list(kept["notices"])
@@ -160,6 +165,8 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         raise SourceError(f"{path} is no checkpoint: {reason}; delete it or choose another --out") from None
     if version != VERSION:
         raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
+    new = {field.name: field.default for field in fields(Settings)}  # settings that did not exist then
+    before["settings"] = {name: new[name] for name in configuration["settings"] if name in new} | before["settings"]
     if other := identity.differences(before, configuration):
         raise FolderError(
             f"{path.parent} holds another run: {'; '.join(other)}; choose another --out or delete the folder"

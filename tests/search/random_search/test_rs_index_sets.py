@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import NoLook, images
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.moves import Candidate, render
 from sparsepgd.threat.norms import group_l0
+from support.models import NoLook, images
 
 SETS = [[0, 1, 2, 3], [4], [5, 6], [3, 7, 11], [8, 9, 10], [2, 9]]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.schedule import Schedule
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
+from support.models import SmallConvNet, images, labelled
 
 
 class Reference:
@@ -168,30 +168,29 @@ class PlainFrame(Reference):
         return torch.where(self.kernel, now, self.x)
 
 
-@pytest.mark.parametrize("loss", ["ce", "margin"])
 @pytest.mark.parametrize(
-    ("plain", "budget", "queries"),
+    ("plain", "budget", "queries", "loss"),
     [
-        (PlainL0, sp.Budget(k=1), 60),
-        (PlainL0, sp.Budget(k=6), 120),
-        (PlainPatch, sp.Budget(k=1, pattern=sp.Patches(2)), 60),
-        (PlainPatch, sp.Budget(k=1, pattern=sp.Patches(5)), 200),
-        (PlainFrame, sp.Budget(k=1, pattern=Frame(1)), 60),
-        (PlainFrame, sp.Budget(k=1, pattern=Frame(3)), 60),
+        (PlainL0, sp.Budget(k=1), 60, "ce"),
+        (PlainL0, sp.Budget(k=6), 120, "margin"),
+        (PlainPatch, sp.Budget(k=1, pattern=sp.Patches(2)), 60, "margin"),
+        (PlainPatch, sp.Budget(k=1, pattern=sp.Patches(5)), 120, "ce"),
+        (PlainFrame, sp.Budget(k=1, pattern=Frame(1)), 60, "ce"),
+        (PlainFrame, sp.Budget(k=1, pattern=Frame(3)), 60, "margin"),
     ],
     ids=str,
 )
 def test_agrees_with_a_plain_implementation_given_the_same_random_numbers(
     plain: type[Reference], budget: sp.Budget, queries: int, loss: Any
 ) -> None:
-    model, x = SmallConvNet(dtype=torch.float64).eval(), images(5, dtype=torch.float64)
+    model, x = SmallConvNet(dtype=torch.float64).eval(), images(4, dtype=torch.float64)
     x[:, :, ::2] = x[:, :, ::2].round()  # half the pixels are corners already
     with torch.no_grad():
         model.net[-1].bias *= 4  # type: ignore[operator]
     y = labelled(model, x)
     attack = SparseRS(budget, queries, loss=loss)
     result = attack(model, x, y, seed=7, batch_size=1)
-    for i in range(5):
+    for i in range(4):
         with torch.no_grad():
             image, used, fooled = plain(attack, model, x[i], int(y[i]), 7, i).run()
         assert (int(result.forwards[i]), bool(result.fooled[i])) == (used, fooled)

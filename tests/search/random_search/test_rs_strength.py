@@ -6,16 +6,15 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from conftest import Linear, SmallConvNet, images, labelled
 from sparsepgd import zoo
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.threat import Frame
+from support.models import Linear, SmallConvNet, images, labelled
 
 CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 
 
-@pytest.mark.parametrize(("channels", "eps"), [(1, 1.0), (1, 0.1), (3, 1.0), (3, 0.1)])
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize(("k", "channels", "eps"), [(1, 1, 1.0), (3, 1, 0.1), (2, 3, 1.0), (3, 3, 0.1)])
 def test_finds_the_best_pixels_of_a_linear_model(k: int, channels: int, eps: float) -> None:
     """At the end no swap improves. With one channel that is the optimum; with more, a pixel can be left with
     its second-best colour, because a swap never changes the colour of a pixel that stays."""
@@ -34,7 +33,7 @@ def test_finds_the_best_pixels_of_a_linear_model(k: int, channels: int, eps: flo
     assert bool((reached > best - 1e-4).all()) or channels > 1
 
 
-@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Columns(), sp.Patches(3), CROSS, Frame(1)], ids=repr)
+@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(3), CROSS, Frame(1)], ids=repr)
 def test_finds_the_best_group_of_a_linear_model(pattern: sp.Pattern) -> None:
     """One content is the best everywhere and one place is the best for it, so there is nothing to be trapped in.
 
@@ -46,7 +45,7 @@ def test_finds_the_best_group_of_a_linear_model(pattern: sp.Pattern) -> None:
     x = torch.full((2, 3, 8, 8), 0.5)
     budget = sp.Budget(k=1, pattern=pattern)
     best = budget.resolve((3, 8, 8)).gather(weight.abs()[None] / 2).max()
-    attack = SparseRS(budget, 1500, loss="margin", early_stop=False)
+    attack = SparseRS(budget, 800, loss="margin", early_stop=False)
     result = attack(Linear(weight, -1000.0), x, torch.zeros(2, dtype=torch.int64))
     reached = ((result.x_adv - x) * weight).flatten(1).sum(1)
     torch.testing.assert_close(reached, best.expand(2))
@@ -57,7 +56,7 @@ def test_is_optimal_for_its_place_where_each_place_wants_its_own_content(pattern
     generator = torch.Generator().manual_seed(0)
     weight, x = torch.randn(3, 8, 8, generator=generator), torch.rand(4, 3, 8, 8, generator=generator)
     budget = sp.Budget(k=1, pattern=pattern)
-    attack = SparseRS(budget, 1500, loss="margin", early_stop=False)
+    attack = SparseRS(budget, 800, loss="margin", early_stop=False)
     result = attack(Linear(weight, -1000.0), x, torch.zeros(4, dtype=torch.int64))
     gain = torch.maximum(weight * (1 - x), -weight * x)
     here = (gain * (result.x_adv != x).any(1, keepdim=True)).flatten(1).sum(1)

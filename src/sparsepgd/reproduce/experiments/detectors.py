@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from sparsepgd.detection import (
-    Detector,
-    Scenes,
-    TorchvisionDetector,
-    Yolo,
-    attack_detector,
-    load_yolo,
-    mean_average_precision,
-    predictions_of,
-    read_folder,
-)
-from sparsepgd.detection.yolo import is_yolo
+from sparsepgd.baselines import SAIF
+from sparsepgd.detection import Detector, Scenes, attack_detector, predictions_of, read_folder
+from sparsepgd.detection.sources import load_detector
+from sparsepgd.detection.study import score
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.paper import table
-from sparsepgd.reproduce.parts import Number, Outcome, Plan, finished, keep
+from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.scales import passes
-from sparsepgd.reproduce.subjects import Job
-from sparsepgd.runs import identity
+from sparsepgd.reproduce.subjects import Job, Subject
 from sparsepgd.search import Attack
 from sparsepgd.search.loop import Progress
-from sparsepgd.sources import load_model
 from sparsepgd.threat import Budget, Patches, Pattern
 
 PAPER_SIDE = 640
-OVER: dict[str, Literal["boxes", "masks"]] = {"detection": "boxes", "segmentation": "masks"}
 BUDGETS = {"l0_1600": (1600, None), "l0_3200": (3200, None), "patch4x4_100": (100, 4), "patch4x4_200": (200, 4)}
 COLUMNS = ("RS", "SAIF", "sPGD")
 MISSING = (
@@ -48,45 +34,39 @@ MISSING = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """A detector with its pictures."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scene(Subject):
+    """A detector with its pictures; in the place of labels, y has the number of objects in each."""
 
-    role: str
-    name: str
-    model: Any
     detector: Detector
     scenes: Scenes
     device: torch.device
-    data: str
-    training: int = 0
-    stand_in: bool = False
 
-    @property
-    def x(self) -> torch.Tensor:
-        return self.scenes.x
+    @cached_property
+    def model(self) -> Any:
+        return self.make()  # on its device already
 
     def seconds(self, pattern: Pattern, passes: int) -> float:
-        """By one look at one picture; a gradient takes about twice as long as that."""
+        """By one forward pass of one picture; a gradient takes about twice as long as that."""
         begun = time.perf_counter()
         predictions_of(self.detector, self.model, self.x[:1], self.device)
         return passes * 1.5 * (time.perf_counter() - begun)
-
-    def seconds_of_training(self) -> float:
-        return 0.0
 
     @cached_property
     def clean(self) -> float:
         return self.precision(self.x)
 
     def precision(self, x: torch.Tensor) -> float:
-        """mAP50-95 in percent."""
-        predictions = predictions_of(self.detector, self.model, x, self.device)
-        return 100 * mean_average_precision(predictions, self.scenes.targets, OVER[self.role]).map50_95
+        """mAP50-95 in percent, over boxes or, for segmentation, over masks."""
+        scored = score(self.model, self.detector, self.scenes, x, self.device)
+        over = scored.masks if self.role == "segmentation" else scored.boxes
+        if over is None:
+            raise UnsupportedError(f"{self.name} finds no masks; give a model for segmentation")
+        return 100 * over.map50_95
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class Sight(Part):
     """One attack on one detector."""
 
     row: str
@@ -95,30 +75,22 @@ class Sight:
     attack: Attack
 
     @property
-    def passes(self) -> int:
-        return len(self.subject.scenes) * passes(self.attack)
-
-    @property
     def title(self) -> str:
         return f"{self.subject.name}, {self.attack.name}, {self.row}"
 
     def run(self, job: Job, progress: Progress | None) -> dict[str, float]:
-        """mAP before and after, kept in a file named after all that decides it."""
-        subject = self.subject
-        labels = torch.tensor([len(target) for target in subject.scenes.targets])
-        names = {"model": subject.name, "data": subject.data, "task": subject.role}
-        decided = identity.configuration(self.attack, subject.model, subject.x, labels, names, job.seed)
-        digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:10]
-        file = finished(job, f"{subject.role}-{self.row}-{self.column}-{digest}")
-        if not file.is_file():
+        """mAP before and after."""
+        subject, scenes = self.subject, self.subject.scenes
+
+        def compute() -> dict[str, Any]:
             result = attack_detector(
-                self.attack, subject.model, subject.x, subject.scenes.targets, subject.detector,
-                content=subject.scenes.content, seed=job.seed, progress=progress,
+                self.attack, subject.model, scenes.x, scenes.targets, subject.detector, content=scenes.content,
+                seed=job.seed, progress=progress,
             )  # fmt: skip
-            values = {"clean": subject.clean, "attacked": subject.precision(result.x_adv)}
-            keep(file, {"configuration": decided, **values})
-        content = json.loads(file.read_text())
-        return {name: float(content[name]) for name in ("clean", "attacked")}
+            return {"clean": subject.clean, "attacked": subject.precision(result.x_adv)}
+
+        numbers = kept(self, job, f"{subject.role}-{self.row}-{self.column}", compute, task=subject.role)
+        return {name: float(numbers[name]) for name in ("clean", "attacked")}
 
 
 def detectors(recipe: Recipe, job: Job) -> Plan:
@@ -155,10 +127,13 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
 
 def _scene(role: str, name: str, job: Job) -> Scene:
     folder, side = Path(job.data.removeprefix("folder:")), job.size or PAPER_SIDE
-    model = load_yolo(Path(name))[0] if name.endswith(".pt") else load_model(name).model
-    detector: Detector = Yolo.of(model) if is_yolo(model) else TorchvisionDetector()
+    loaded = load_detector(name, job.device)
     scenes = read_folder(folder, side, job.images or min(job.scale.images, 16), masks=role == "segmentation")
-    return Scene(role, Path(name).name, model.to(job.device).eval(), detector, scenes, job.device, folder.name)
+    counts = torch.tensor([len(target) for target in scenes.targets])
+    return Scene(
+        role, Path(name).name, lambda: loaded.model, scenes.x, counts, folder.name, detector=loaded.detector,
+        scenes=scenes, device=job.device,
+    )  # fmt: skip
 
 
 def _budget(k: int, side: int | None, subject: Scene) -> Budget:
@@ -170,8 +145,6 @@ def _budget(k: int, side: int | None, subject: Scene) -> Budget:
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
     """SAIF has no patches, and untargeted attempts alone: a detector has no likeliest wrong class."""
     if column == "SAIF":
-        from sparsepgd.baselines import SAIF
-
         steps = 300 if job.scale.passes is None else max(1, job.scale.passes // 3)
         return None if budget.pattern.structured else SAIF(budget, steps, targets=0)
     name = "sPGD_u" if column == "sPGD" and not budget.pattern.structured else "sPGD_p" if column == "sPGD" else column

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, pstdev
@@ -15,10 +13,9 @@ from torch import Tensor
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.reproduce.figures import lines
-from sparsepgd.reproduce.parts import Number, Outcome, Plan, finished, keep
+from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons
 from sparsepgd.reproduce.subjects import SIDE, Job, Subject
-from sparsepgd.runs import identity
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, Progress
@@ -32,33 +29,24 @@ BATCH = 25
 
 
 @dataclass(frozen=True, eq=False)
-class Ratios:
+class Ratios(Part):
     """Omega_0 / Omega'_0 of each image after an attack that has run to its end."""
 
     subject: Subject
     attack: SparsePGD
 
     @property
-    def passes(self) -> int:
-        return 2 * len(self.subject.x) * self.attack.evaluations
-
-    @property
     def title(self) -> str:
         return f"{self.subject.name}, Omega_0 at k = {self.attack.budget.k}"
 
     def run(self, job: Job, progress: Progress | None) -> list[float]:
-        """Kept in a file named after all that decides it."""
-        names = {"model": self.subject.name, "data": self.subject.data, "what": "Omega_0 / Omega'_0"}
-        decided = identity.configuration(
-            self.attack, self.subject.model, self.subject.x, self.subject.y, names, job.seed
-        )
-        digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:10]
-        file = finished(job, f"ratio-k{self.attack.budget.k}-{digest}")
-        if not file.is_file():
-            starts = range(0, len(self.subject.x), BATCH)
-            found = [value for start in starts for value in self._batch(start, job.seed)]
-            keep(file, {"configuration": decided, "ratios": found})
-        ratios: list[float] = json.loads(file.read_text())["ratios"]
+        starts = range(0, len(self.subject.x), BATCH)
+
+        def compute() -> dict[str, Any]:
+            return {"ratios": [value for start in starts for value in self._batch(start, job.seed)]}
+
+        name = f"ratio-k{self.attack.budget.k}"
+        ratios: list[float] = kept(self, job, name, compute, what="Omega_0 / Omega'_0")["ratios"]
         return ratios
 
     def _batch(self, start: int, seed: int) -> list[float]:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import Linear
+from support.models import Linear
+
+EVERYTHING = {sp.Pixels(): 64, sp.Features(): 192}  # of an 8x8 colour image
 
 
 def problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,3 +58,12 @@ def planted(budget: sp.Budget, size: int = 8, seed: int = 0, faint: float = 0.2)
 def just_out_of_reach(weight: Tensor, x: Tensor, best: Tensor) -> Linear:
     """A model that no image fools, one of them only just: the search goes on, and all losses have their slope."""
     return Linear(weight, -float(((x * weight).flatten(1).sum(1) + best).max()) - 0.01)
+
+
+def grey(pattern: sp.Pattern, eps: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, one grey image and the gains (groups,) of its groups, largest first: room is the same everywhere."""
+    weight = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(3))
+    x = torch.full((1, 3, 8, 8), 0.5)
+    room = min(eps, 0.5)
+    gains = sp.Budget(k=1, pattern=pattern).resolve((3, 8, 8)).gather(weight.abs()[None] * room)
+    return weight, x, gains.flatten().sort(descending=True).values

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.runs.records import About
 from sparsepgd.runs.runs import run
 from sparsepgd.search.contract import Attacker
+from support.models import SmallConvNet, images, labelled
 
 MARKUP = "<script>alert(1)</script>"
 CLASSES = ("cat & dog", "_hidden", MARKUP, "$x$ = $y", "猫")  # the model says 2 most often

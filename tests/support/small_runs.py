@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
 from sparsepgd.runs.records import Record
+from support.models import SmallConvNet, images, labelled
 
 ATTACK = sp.SparsePGD(sp.Budget(k=6), steps=15)
 TIMES = {"created", "seconds", "chunks"}  # of a record, which differ from run to run
@@ -32,7 +31,3 @@ def start(folder: Path, stop_after: int | None = None, chunk: int = 4) -> Record
     model, data = problem()
     asked = iter(range(100))
     return runs.run(folder, ATTACK, model, data, chunk=chunk, stop=lambda: next(asked) == stop_after)
-
-
-def one_thread() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}

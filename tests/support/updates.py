@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import sparsepgd as sp
-from conftest import images
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.spgd import State
+from support.models import images
 
 
 def one_update(attack: sp.SparsePGD, g: Tensor, n: int = 0, w: Tensor | None = None) -> tuple[State, State, Images]:

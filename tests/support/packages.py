@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from conftest import SmallConvNet, images, labelled
+from support.models import SmallConvNet, images, labelled
 
 
 def package(name: str) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 PLACES = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # of these helpers, and more
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PLACES)}  # of a process of its own
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}  # of a process of its own
 QUICK: dict[str, Any] = {"batch": 16, "steps": 3, "multi_eps": 2, "watch_steps": 3}
 
 

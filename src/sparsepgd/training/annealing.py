@@ -1,0 +1,123 @@
+"""SparseAnneal as the adversary of a training run: one short cycle for each batch, and the changes that are kept.
+
+A cycle of few steps takes larger ones, so that its path is as long as that of the attack. Images differ in how far the
+path goes and in how many groups are left at its end, because a model withstands only what it has seen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsepgd.problem.oracle import Oracle
+from sparsepgd.search.anneal import ANNEALED, direction, strongest
+from sparsepgd.search.loop import Images
+from sparsepgd.search.moves import column, placed
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.threat import Threat
+from sparsepgd.training.team import Team
+
+PATH = 2.4  # the first step times the number of steps, as a share of eps, in the middle
+SPREAD = 0.5  # standard deviation of its logarithm over the images
+DECAY = 1 / 6  # the last step as a share of the first
+WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
+AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
+
+
+def short_cycle(
+    steps: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor, noise: Noise
+) -> Tensor:
+    """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
+    gets one to several times as many, at most those of the threat. `kept`: changes to begin with, or 0."""
+    eps, most = threat.budget.eps, threat.budget.k
+    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
+    spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
+    size = eps * PATH / steps * torch.exp(SPREAD * spread)
+    k = tested * (1 + (draws[:, 0] * (most // tested)).long()).clamp(max=most // tested)
+    delta = torch.where(column(draws[:, 1]) < AGAIN, 0.0, kept)
+    v = delta.new_zeros(len(delta), *threat.grid)
+    for step in range(steps + 1):
+        if not threat.overlapping:
+            count = (k * WIDTH ** max(0.0, 1 - step / (ANNEALED.hold * steps))).round().long()
+            count = count.clamp(max=math.prod(threat.grid))
+            v = strongest(threat, images, delta, count, math.ceil(WIDTH * most))
+            delta = delta * (threat.expand(v) > 0)
+        point = images.render(delta, threat.expand(v), quantize=False)
+        if step == steps:
+            break
+        seen = oracle.evaluate(point, images.y, images.label, gradient=True)
+        assert seen.gradient is not None
+        g = seen.gradient.float()
+        if threat.overlapping and step == 0:
+            delta, v = placed(threat, images, g, k, k, noise)
+            continue
+        delta = delta + column(size * DECAY ** (step / steps)) * direction(threat, g)
+        delta = images.clip(delta) if threat.overlapping else delta.clamp(-eps, eps)
+    return point
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Where the crops of a batch lie in their images with a border, and which are mirrored."""
+
+    rows: Tensor  # (B, 1, H, 1)
+    columns: Tensor  # (B, 1, 1, W)
+    edge: int
+
+    def of(self, canvas: Tensor) -> Tensor:
+        """(B, C, H + 2 edge, W + 2 edge) -> (B, C, H, W)."""
+        image, channel = _grid(canvas)
+        return canvas[image, channel, self.rows, self.columns]
+
+    def back(self, crop: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H + 2 edge, W + 2 edge), 0 outside the crop."""
+        canvas = crop.new_zeros(*crop.shape[:2], *(side + 2 * self.edge for side in crop.shape[2:]))
+        image, channel = _grid(crop)
+        canvas[image, channel, self.rows, self.columns] = crop
+        return canvas
+
+
+def _grid(of: Tensor) -> tuple[Tensor, Tensor]:
+    count, channels = of.shape[:2]
+    return (
+        torch.arange(count, device=of.device).view(-1, 1, 1, 1),
+        torch.arange(channels, device=of.device).view(1, -1, 1, 1),
+    )
+
+
+class Changes:
+    """The last sparse change of each image, in the coordinates of the image with its border, in half precision."""
+
+    def __init__(self, count: int, cells: int, shape: tuple[int, int, int], edge: int, device: torch.device) -> None:
+        self.sides = (shape[1] + 2 * edge, shape[2] + 2 * edge)
+        self.places = torch.zeros(count, cells, device=device, dtype=torch.int32)
+        self.values = torch.zeros(count, shape[0], cells, device=device, dtype=torch.float16)
+        self.mine = torch.zeros(count, device=device, dtype=torch.bool)  # what this worker has changed
+
+    def of(self, rows: Tensor) -> Tensor:
+        """(B, C, H + 2 edge, W + 2 edge)."""
+        values, places = self.values[rows].float(), self.places[rows].long()
+        flat = values.new_zeros(*values.shape[:2], self.sides[0] * self.sides[1])
+        return flat.scatter_add(2, places[:, None].expand_as(values), values).view(*flat.shape[:2], *self.sides)
+
+    def put(self, rows: Tensor, canvas: Tensor) -> None:
+        """Of each canvas the largest entries, as many as a perturbation may have."""
+        flat = canvas.flatten(2)
+        places = flat.abs().sum(1).topk(self.places.shape[1]).indices
+        self.places[rows] = places.int()
+        self.values[rows] = flat.gather(2, places[:, None].expand(-1, flat.shape[1], -1)).half()
+        self.mine[rows] = True
+
+    def share(self, team: Team) -> None:
+        """After an epoch, in which an image is seen at most once: everybody's changes for all."""
+        if team.world > 1:
+            seen = team.sum(self.mine.int()) > 0
+            for name in ("places", "values"):
+                whole: Tensor = getattr(self, name)
+                own = self.mine.view(-1, *[1] * (whole.dim() - 1))
+                changed = team.sum(torch.where(own, whole, 0))
+                setattr(self, name, torch.where(seen.view_as(own), changed, whole))
+        self.mine.zero_()

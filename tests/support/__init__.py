@@ -1,0 +1,1 @@
+"""What tests share: models, images, problems with known answers, small runs."""

@@ -1,0 +1,42 @@
+"""Programs run as they stand, in this process: no torch is imported once more."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+import sys
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from sparsepgd.search import registry
+from sparsepgd.sources import data
+
+
+def output(file: Path, *words: str, cwd: Path, strict: bool = False) -> str:
+    """What ``python file words`` prints; `strict`: warnings are errors."""
+    out, known = io.StringIO(), set(sys.modules)
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        mock.patch.object(sys, "argv", [str(file), *words]),
+        mock.patch.object(sys, "path", [str(file.parent), *sys.path]),
+        mock.patch.dict(registry.ENTRIES),
+        mock.patch.dict(data.KINDS),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error" if strict else "ignore")
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        except SystemExit as end:
+            if end.code:
+                raise AssertionError(f"{file.name}: {end.code}") from None
+        finally:
+            for name in set(sys.modules) - known:  # of its neighbours, which others may mean by the same name
+                if str(file.parent) in str(getattr(sys.modules[name], "__file__", None)):
+                    del sys.modules[name]
+    return out.getvalue()
