@@ -12,7 +12,7 @@ import sparsepgd as sp
 from conftest import Linear, SmallConvNet, images, labelled
 from linear import problem, reached
 from sparsepgd.baselines import LOAP
-from sparsepgd.baselines.places import Placed, mask
+from sparsepgd.baselines.loap import Placed, mask
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.loop import Images
 from sparsepgd.threat import Threat
