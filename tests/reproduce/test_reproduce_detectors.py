@@ -9,8 +9,9 @@ from PIL import Image
 from tiny_jobs import tiny_job
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce import cost, recipe
 from sparsepgd.reproduce.experiments.detectors import BUDGETS, Sight
+from sparsepgd.reproduce.parts import cost
+from sparsepgd.reproduce.recipes import recipe
 
 FACTORY = """
 from torchvision.models.detection import fcos_resnet50_fpn

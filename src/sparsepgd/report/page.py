@@ -12,9 +12,9 @@ from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
-from sparsepgd.report.entries import Entry, entries_of, notices, nouns, records_of, short_digest
+from sparsepgd.report.entries import Entry, entries_of, notices, nouns, records_of, short_digest, unbroken
 from sparsepgd.report.figures import draw_all
-from sparsepgd.report.gallery import gallery
+from sparsepgd.report.pictures import gallery
 from sparsepgd.runs.folders import dump, sha256
 from sparsepgd.runs.records import Record
 
@@ -62,7 +62,7 @@ def render(entries: Sequence[Entry]) -> str:
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         together=list(_together(entries)),
-        settings=list(_settings(entries)),
+        settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
         versions=list(_table([entry.record.environment for entry in entries])),
         gallery=gallery(entries),
         style=_asset("page.css"),
@@ -109,16 +109,11 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
         groups.setdefault(entry.contest, []).append(entry)
     for group in groups.values():
         if len(group) > 1:
-            outcomes = zip(*(entry.record.rows for entry in group), strict=True)
-            left = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+            left = unbroken([entry.record for entry in group])
             n = group[0].record.images
             letters = " + ".join(entry.letter for entry in group)
             low, high = wilson(left, n)
             yield {"letters": letters, "model": group[0].model_name, "robust": left / n, "low": low, "high": high}
-
-
-def _settings(entries: Sequence[Entry]) -> Iterator[tuple[str, list[str], bool]]:
-    return _table([_flat(entry.record.configuration) for entry in entries])
 
 
 def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], bool]]:

@@ -15,7 +15,7 @@ import sparsepgd as sp
 from conftest import SmallConvNet, images, labelled
 from sparsepgd.errors import NoGradientError, SourceError
 from sparsepgd.sources import load_model
-from sparsepgd.sources.runtimes import in_batches
+from sparsepgd.sources.files import in_batches
 
 X = images(5)
 
