@@ -62,7 +62,7 @@ def render(entries: Sequence[Entry]) -> str:
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         together=list(_together(entries)),
-        settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
+        settings=list(_settings(entries)),
         versions=list(_table([entry.record.environment for entry in entries])),
         gallery=gallery(entries),
         style=_asset("page.css"),
@@ -114,6 +114,10 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
             letters = " + ".join(entry.letter for entry in group)
             low, high = wilson(left, n)
             yield {"letters": letters, "model": group[0].model_name, "robust": left / n, "low": low, "high": high}
+
+
+def _settings(entries: Sequence[Entry]) -> Iterator[tuple[str, list[str], bool]]:
+    return _table([_flat(entry.record.configuration) for entry in entries])
 
 
 def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], bool]]:
