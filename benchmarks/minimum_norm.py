@@ -324,9 +324,9 @@ def percent(share: float | None) -> str:
 
 def figure(record: Record) -> Any:
     """The share of images not fooled within k: a column for each model, a row for each way of counting."""
-    from sparsepgd.report.style import colour, dash, look, new_figure
+    from sparsepgd.report.style import colour, dash, figure_style, new_figure
 
-    with look():
+    with figure_style():
         drawn = new_figure(4 * len(record["models"]) + 2.5, 6.5)
         panels = drawn.subplots(len(PATTERNS), len(record["models"]), sharex=True, sharey=True, squeeze=False)
         names = list(ATTACKS)

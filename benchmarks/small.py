@@ -29,8 +29,9 @@ from typing import Any
 import torch
 
 from sparsepgd import atomic, zoo
-from sparsepgd.reproduce import Job, Plan, recipe, scale
-from sparsepgd.reproduce.parts import Finished
+from sparsepgd.reproduce.jobs import Job, scale
+from sparsepgd.reproduce.parts import Finished, Plan
+from sparsepgd.reproduce.recipes import recipe
 
 PLACES = {  # the paper's model: ours; of several the first that is there
     "Vanilla": ("prn18-plain",),

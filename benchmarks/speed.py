@@ -78,8 +78,8 @@ def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tenso
     how: Any = [(args.precision, args.device == "cuda")]
     record = {
         "first call": first_call(full),
-        "spgd": bench.measure(full, how, {}, names=bench.ATTACKS[:2], tell=show),
-        "sparse-rs": bench.measure(part, how, {}, names=("sparse-rs",), tell=show),
+        "spgd": bench.measure(full, how, {}, names=bench.ATTACKS[:2], on_row=show),
+        "sparse-rs": bench.measure(part, how, {}, names=("sparse-rs",), on_row=show),
     }
     for name, rival in theirs.items():
         job, into = (part, "sparse-rs") if "rs" in name else (full, "spgd")
@@ -91,7 +91,7 @@ def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tenso
 
 def first_call(job: bench.Bench) -> dict[str, Any]:
     """sPGD as somebody calls it first in a process: nothing is warm, and all is left to the attack."""
-    result, seconds = job.once(job.attacks()["spgd-unprojected"], Engine(), 0)
+    result, seconds = job.once(job.attack("spgd-unprojected"), Engine(), 0)
     found = {"seconds": seconds, "robust": int(result.robust.sum())}
     print("first call", found, flush=True)
     return found

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsepgd.cli import app
-from sparsepgd.reproduce import RECIPES, SCALES
+from sparsepgd.reproduce.jobs import SCALES
+from sparsepgd.reproduce.recipes import RECIPES
 from support.scripts import output
 
 ROOT = Path(__file__).parent.parent

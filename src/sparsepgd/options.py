@@ -127,9 +127,9 @@ def named(names: str) -> list[str]:
     if not all(words):
         raise UnsupportedError(f"attack {names!r} has an empty name; use names with commas, e.g. spgd,sparse-rs")
     found = [name if outside.is_outside(name) else entry(name).name for name in words]
-    for place, name in enumerate(found):
-        first, again = words[found.index(name)], words[place]
-        if found.index(name) < place:
+    for i, name in enumerate(found):
+        first, again = words[found.index(name)], words[i]
+        if found.index(name) < i:
             same = f"{first!r} and {again!r} in {names!r} are the same attack"
             twice = f"attack {first!r} is named twice in {names!r}"
             raise UnsupportedError(f"{twice if first == again else same}; once is enough")

@@ -14,6 +14,7 @@ from rich.table import Table
 from sparsepgd.analysis.comparison import Line
 from sparsepgd.analysis.curves import accuracy_over_k
 from sparsepgd.analysis.summary import Summary, counted
+from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
 
@@ -53,10 +54,8 @@ def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Tabl
     table = _named(("model", "mean", "sd", "least", "most", "all seeds together"), title, min_width=12)
     for name, records in rows:
         robust = [record.robust_accuracy for record in records]
-        outcomes = zip(*(record.rows for record in records), strict=True)
-        together = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
         values = (statistics.mean(robust), statistics.stdev(robust), min(robust), max(robust))
-        table.add_row(name, *(f"{value:.1%}" for value in values), f"{together / records[0].images:.1%}")
+        table.add_row(name, *(f"{value:.1%}" for value in values), f"{unbroken(records) / records[0].images:.1%}")
     return table
 
 
@@ -120,7 +119,7 @@ def _named(header: Sequence[str], title: str, caption: str = "", min_width: int 
 
 
 def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
-    """One model a row, with the place where it lies; of its robust accuracies the lowest."""
+    """One model a row, with the folder where it lies; of its robust accuracies the lowest."""
     table = Table(
         title="shipped models", title_justify="left", caption=caption, caption_justify="left",
         box=box.SIMPLE, pad_edge=False, show_edge=False, padding=0,
@@ -128,10 +127,10 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
     for column in ("model", "network", "params", "clean", "robust", "under", "in"):
         justify: JustifyMethod = "right" if column in ("params", "clean", "robust") else "left"
         table.add_column(column, justify=justify, no_wrap=column not in ("model", "under"), overflow="fold")
-    for card, place in found:
+    for card, folder in found:
         lowest = min(card.robust, key=lambda one: one.robust_accuracy, default=None)
         row = (card.name, card.architecture, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
-        table.add_row(*row, "-" if lowest is None else f"{lowest.robust_accuracy:.1%}", str(lowest or ""), place)
+        table.add_row(*row, "-" if lowest is None else f"{lowest.robust_accuracy:.1%}", str(lowest or ""), folder)
     return table
 
 
@@ -143,8 +142,8 @@ def words(
         title=title, title_justify="left", caption=caption, caption_justify="left",
         box=box.SIMPLE, pad_edge=False, padding=0,
     )  # fmt: skip
-    for place, column in enumerate(header):
-        table.add_column(column, justify="right" if place else "left", no_wrap=place not in names, overflow="fold")
+    for i, column in enumerate(header):
+        table.add_column(column, justify="right" if i else "left", no_wrap=i not in names, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -10,8 +10,7 @@ from torch import Tensor
 
 import sparsepgd as sp
 from sparsepgd.baselines import L1APGD
-from sparsepgd.baselines.l1_apgd import _largest
-from sparsepgd.baselines.l1_ball import project
+from sparsepgd.baselines.l1_apgd import _largest, project_on_ball
 from sparsepgd.search.loop import Images
 from support.linear import problem, reached
 from support.models import SmallConvNet, images, labelled
@@ -30,7 +29,7 @@ def test_projection_is_the_nearest_point_of_ball_and_box(radius: float, scale: f
     """Inside both; and the distance is no larger than that found by bisection on the threshold in float64."""
     some = rows(images(3, size=4), eps)
     d = scale * torch.randn(3, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
-    u = project(d, some, radius)
+    u = project_on_ball(d, some, radius)
     low, high = some.low - some.x, some.high - some.x
     assert bool((u >= low - 1e-6).all())
     assert bool((u <= high + 1e-6).all())

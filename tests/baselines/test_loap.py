@@ -10,7 +10,7 @@ from torch import Tensor
 
 import sparsepgd as sp
 from sparsepgd.baselines import LOAP
-from sparsepgd.baselines.places import Placed, mask
+from sparsepgd.baselines.loap import Placed, mask
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.loop import Images
 from sparsepgd.threat import Threat

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.reproduce import RECIPES
+from sparsepgd.reproduce.recipes import RECIPES
 
 NEEDS_MORE = ("cifar100", "gtsrb", "detection")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, collect
 from sparsepgd.report.figures import draw_all, write_figures
-from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, look, plain
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, figure_style, plain
 from sparsepgd.runs.records import About
 from support.reported_runs import (
     CLASSES,
@@ -123,10 +123,10 @@ def test_an_axis_of_k_has_whole_numbers(entries: list[Entry], tmp_path: Path) ->
 
 
 def test_a_long_legend_leaves_the_curves_their_room(entries: list[Entry]) -> None:
-    many = [replace(entries[0], place=place, label=f"run {place} with a label as long as a line") for place in range(9)]
+    many = [replace(entries[0], position=i, label=f"run {i} with a label as long as a line") for i in range(9)]
 
     def height(some: list[Entry]) -> float:
-        with look():
+        with figure_style():
             figure = charts.over_steps(some)
             figure.draw_without_rendering()
         return float(figure.axes[0].get_window_extent().height)

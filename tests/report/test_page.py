@@ -13,10 +13,10 @@ from torch import nn
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.report import gallery as gallery_of
+from sparsepgd.report import pictures
 from sparsepgd.report.entries import collect, records_of
-from sparsepgd.report.gallery import gallery
 from sparsepgd.report.page import PAGE, duration, refresh_page, render, write_page
+from sparsepgd.report.pictures import gallery
 from sparsepgd.runs.records import About
 from sparsepgd.runs.runs import run
 from support.models import labelled
@@ -136,7 +136,7 @@ def test_five_hundred_images_stay_under_five_megabytes(tmp_path: Path) -> None:
 
 def test_large_images_are_made_smaller_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path / "run", count=10, size=100)
-    monkeypatch.setattr(gallery_of, "ROOM", 60_000)
+    monkeypatch.setattr(pictures, "ROOM", 60_000)
     found = gallery(collect([folder]))
     assert sum(len(image["clean"]) for image in found["images"]) < 40_000
     assert "made smaller, from 100x100 to at most" in found["notes"][0]
@@ -146,7 +146,7 @@ def test_large_images_are_made_smaller_and_that_is_said(tmp_path: Path, monkeypa
 def test_only_the_first_images_of_many_are_shown_and_that_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gallery_of, "MOST", 5)
+    monkeypatch.setattr(pictures, "MOST", 5)
     found = gallery(collect([folder]))
     assert (len(found["images"]), len(found["shots"])) == (5, 5)
     assert found["notes"] == [f"The first 5 of {COUNT} images are shown."]

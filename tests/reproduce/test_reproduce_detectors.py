@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce import cost, recipe
 from sparsepgd.reproduce.experiments.detectors import BUDGETS, Sight
+from sparsepgd.reproduce.parts import cost
+from sparsepgd.reproduce.recipes import recipe
 from support.tiny_jobs import tiny_job
 
 FACTORY = """

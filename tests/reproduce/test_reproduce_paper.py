@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparsepgd.errors import SourceError
-from sparsepgd.reproduce import RECIPES
-from sparsepgd.reproduce.paper import facts, table
+from sparsepgd.reproduce.recipe import facts, table
+from sparsepgd.reproduce.recipes import RECIPES
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 import sparsepgd as sp
-from sparsepgd.reproduce import recipe
 from sparsepgd.reproduce.experiments.ablation import Decomposed
 from sparsepgd.reproduce.experiments.curves import ladder
 from sparsepgd.reproduce.experiments.ratio import Ratios, last_groups
 from sparsepgd.reproduce.experiments.transfer import success
 from sparsepgd.reproduce.fresh import Training
+from sparsepgd.reproduce.jobs import Subject, passes
 from sparsepgd.reproduce.parts import Case
-from sparsepgd.reproduce.scales import passes
-from sparsepgd.reproduce.subjects import Subject
+from sparsepgd.reproduce.recipes import recipe
 from sparsepgd.threat.norms import group_l0
 from support.models import Linear, SmallConvNet, images, labelled
 from support.tiny_jobs import tiny_job

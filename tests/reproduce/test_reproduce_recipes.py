@@ -13,12 +13,11 @@ from rich.console import Console
 import sparsepgd as sp
 from sparsepgd import tables
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce import RECIPES, cost, recipe
 from sparsepgd.reproduce.experiments.accuracy import Block, grid, together
-from sparsepgd.reproduce.parts import Case, Number, Outcome
-from sparsepgd.reproduce.scales import SAA, scale
+from sparsepgd.reproduce.jobs import SAA, Subject, scale
+from sparsepgd.reproduce.parts import Case, Number, Outcome, cost
+from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, markdown, write
-from sparsepgd.reproduce.subjects import Subject
 from sparsepgd.runs import runs
 from support.models import SmallConvNet, images, labelled
 from support.tiny_jobs import tiny_job

@@ -14,7 +14,7 @@ from PIL import Image
 
 from sparsepgd.errors import SourceError
 from sparsepgd.sources import load_data
-from sparsepgd.sources.class_names import GTSRB
+from sparsepgd.sources.paper_data import GTSRB_CLASSES
 from sparsepgd.sources.pictures import Framing
 from support.grey_pictures import grey, levels
 
@@ -95,8 +95,8 @@ def test_gtsrb_is_split_as_in_the_paper(gtsrb: Path) -> None:
     order = np.arange(1075)
     np.random.RandomState(0).shuffle(order)
     assert test.y.tolist() == (order[:1000] // 25).tolist(), "the split of the official code"
-    assert test.class_names == GTSRB
-    assert len(set(GTSRB)) == 43
+    assert test.class_names == GTSRB_CLASSES
+    assert len(set(GTSRB_CLASSES)) == 43
 
 
 def test_gtsrb_and_imagenet_pictures_get_the_papers_size(gtsrb: Path, tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_real_traffic_signs_in_the_form_of_gtsrb(tmp_path: Path) -> None:
             Image.fromarray(pictures[row]).save(tmp_path / f"{label:05d}" / f"{i:05d}.ppm")
     data = load_data(f"gtsrb:{tmp_path}", 86, size=32, choose="balanced")
     assert torch.bincount(data.y).tolist() == [2] * 43
-    stop = data.x[data.y == GTSRB.index("stop")].mean((0, 2, 3))
-    blue = data.x[data.y == GTSRB.index("keep right")].mean((0, 2, 3))
+    stop = data.x[data.y == GTSRB_CLASSES.index("stop")].mean((0, 2, 3))
+    blue = data.x[data.y == GTSRB_CLASSES.index("keep right")].mean((0, 2, 3))
     assert stop[0] > stop[2], "stop signs are red"
     assert blue[2] > blue[0], "keep right is blue"
 

@@ -40,7 +40,7 @@ def everything(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
 
 def test_the_model_every_attack_and_every_rival_are_in_the_record(job: bench.Bench) -> None:
     told: list[object] = []
-    record = bench.measure(job, [("fp32", False)], {"black": black}, tell=told.append, model="small")
+    record = bench.measure(job, [("fp32", False)], {"black": black}, on_row=told.append, model="small")
     assert json.loads(json.dumps(record))["model"] == "small"
     assert [row["work"] for row in record["bare"]] == ["input and parameter gradients", "forward", "input gradient"]
     assert [row["name"] for row in record["attacks"]] == ["spgd-unprojected", "spgd-projected", "sparse-rs", "black"]
@@ -52,7 +52,7 @@ def test_the_model_every_attack_and_every_rival_are_in_the_record(job: bench.Ben
 
 
 def test_robust_images_and_use_of_slots_are_those_of_the_attack(job: bench.Bench) -> None:
-    timed = job.ours(job.attacks()["spgd-projected"], "fp32", False, {"input gradient": 100.0})
+    timed = job.ours(job.attack("spgd-projected"), "fp32", False, {"input gradient": 100.0})
     expected = [sp.SparsePGD(sp.Budget(k=3), 6, "projected")(MODEL, X, Y, seed=seed) for seed in (0, 1)]
     assert timed.robust == tuple(int(result.robust.sum()) for result in expected)
     assert timed.slots_used == 1.0  # on a CPU no slot is empty

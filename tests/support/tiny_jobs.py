@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparsepgd.reproduce import Job, scale
+from sparsepgd.reproduce.jobs import Job, scale
 
 
 def tiny_job(out: Path, images: int = 2, **changes: Any) -> Job:

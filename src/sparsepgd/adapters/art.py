@@ -36,12 +36,7 @@ class ARTAttack(EvasionAttack):
     _estimator_requirements = (BaseEstimator, ClassifierMixin)
 
     def __init__(
-        self,
-        estimator: Any,
-        attack: Attacker,
-        targeted: bool = False,
-        batch_size: int | None = None,
-        seed: int = 0,
+        self, estimator: Any, attack: Attacker, targeted: bool = False, batch_size: int | None = None, seed: int = 0
     ) -> None:
         super().__init__(estimator=estimator)
         self.attack, self.batch_size, self.seed = attack, batch_size, seed
@@ -52,13 +47,9 @@ class ARTAttack(EvasionAttack):
             raise UnsupportedError(f"generate got {', '.join(kwargs)}; it takes x, y and mask")
         images = self._torch(x)
         labels = torch.from_numpy(self._labels(x, y))
-        values = _range(self.estimator.clip_values)
         options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
-        if values != Range():
-            options |= {"unit": values.unit, "back": values.back}
-        if self.targeted:
-            options["target"] = labels
-        true = unknown(labels) if self.targeted else labels
+        options |= _range(self.estimator.clip_values).maps
+        true, options["target"] = (unknown(labels), labels) if self.targeted else (labels, None)
         search = self.attack if mask is None else _masked(self.attack, self._torch(np.broadcast_to(mask != 0, x.shape)))
         found = self._numpy(attacked(search, self._model(), images, true, **options))
         whole: Array = np.where(found != self._numpy(images), found, x)

@@ -30,12 +30,7 @@ class Function:
     seed: int = 0
 
     def __call__(
-        self,
-        model: Model,
-        inputs: Tensor,
-        labels: Tensor,
-        targets: Tensor | int | None = None,
-        targeted: bool = False,
+        self, model: Model, inputs: Tensor, labels: Tensor, targets: Tensor | int | None = None, targeted: bool = False
     ) -> Tensor:
         """With `targeted` and no `targets`, the labels are the targets: adv-lib's way of saying it."""
         if not targeted and targets is not None:

@@ -36,8 +36,8 @@ class FoolboxAttack(FixedEpsilonAttack):
 
     def __call__(self, model: Any, inputs: Any, criterion: Any, *, epsilons: Any, **kwargs: Any) -> Any:
         many = isinstance(epsilons, Iterable)
-        own = self.attack.budget.k
-        ks = [own if one is None else one for one in (epsilons if many else [epsilons])]
+        default = self.attack.budget.k
+        ks = [default if one is None else one for one in (epsilons if many else [epsilons])]
         return super().__call__(model, inputs, criterion, epsilons=ks if many else ks[0], **kwargs)
 
     def run(self, model: Any, inputs: Any, criterion: Any, *, epsilon: float, **kwargs: Any) -> Any:
@@ -53,10 +53,8 @@ class FoolboxAttack(FixedEpsilonAttack):
             y = criterion.labels.raw
         else:
             raise UnsupportedError(f"{criterion!r}; use Misclassification(...) or TargetedMisclassification(...)")
-        values = Range(*model.bounds)
-        options = {} if values == Range() else {"unit": values.unit, "back": values.back}
-        found = attacked(with_k(self.attack, epsilon), model, x, y, target=target, seed=self.seed, **options)
-        return ep.astensor(found)
+        attack, maps = with_k(self.attack, epsilon), Range(*model.bounds).maps
+        return ep.astensor(attacked(attack, model, x, y, target=target, seed=self.seed, **maps))
 
     def repeat(self, times: int) -> Any:
         raise UnsupportedError("the result is decided by the seed, so that repeating changes nothing; use more steps")

@@ -42,6 +42,11 @@ class Range:
     def back(self, x: Tensor) -> Tensor:
         return x * (self.high - self.low) + self.low
 
+    @property
+    def maps(self) -> dict[str, Map]:
+        """For `attacked`; none where there is nothing to do."""
+        return {} if self == Range() else {"unit": self.unit, "back": self.back}
+
 
 def attacked(
     attack: Attacker,

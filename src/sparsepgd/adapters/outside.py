@@ -115,8 +115,8 @@ class Outside(Standalone):
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
         """Ours first: the budget and the length where it can be told, and no progress bars; then the caller's."""
         values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
-        tell, k = TOLD.get(self.name), self.budget.k
-        known = tell(k, k * values / x[0].numel()) if tell else {}
+        told, k = TOLD.get(self.name), self.budget.k
+        known = told(k, k * values / x[0].numel()) if told else {}
         if self.steps is not None:
             known[_steps_word(kind) or ""] = self.steps
         if "verbose" in inspect.signature(kind).parameters:
@@ -141,7 +141,7 @@ class Counted(nn.Module):
     def __init__(self, oracle: Oracle, x: Tensor) -> None:
         super().__init__()
         self.oracle, self.dtype = oracle, x.dtype
-        self.place = nn.Parameter(x.new_zeros(1), requires_grad=False)  # where to find the device
+        self.anchor = nn.Parameter(x.new_zeros(1), requires_grad=False)  # where to find the device
         self.forwards = self.backwards = 0  # images
         self.eval()
 

@@ -82,8 +82,8 @@ class CornerSearch(Standalone):
                         return claims.x_adv
                     step = (j * orderings + r) * self.samples + start
                     u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (count * j,))
-                    place = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
-                    changes = order[rows, r].gather(1, place).view(len(rows), count, j)
+                    index = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
+                    changes = order[rows, r].gather(1, index).view(len(rows), count, j)
                     self._try(ask, threat, images, rows, changes, claims)
         return claims.x_adv
 
@@ -97,8 +97,8 @@ class CornerSearch(Standalone):
             change = change[:, None].expand_as(score)
             if len(best):
                 score, change = torch.cat([best, score], 2), torch.cat([ids, change], 2)
-            best, place = score.topk(min(self.best, score.shape[2]), 2)
-            ids = change.gather(2, place)
+            best, index = score.topk(min(self.best, score.shape[2]), 2)
+            ids = change.gather(2, index)
         return ids
 
     def _candidates(self, threat: Threat, images: Images, noise: Noise) -> Tensor:

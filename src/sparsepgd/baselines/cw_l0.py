@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,7 +13,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts, check_positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import each, select
+from sparsepgd.problem.rows import choose, select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
@@ -92,14 +91,16 @@ class CWL0(Standalone):
         rows = torch.arange(len(images.y), device=images.y.device)
         state = self._start(threat, images)
         while len(rows):
-            own = select(images, rows)
-            x = _point(own, state)
+            active = select(images, rows)
+            x = _point(active, state)
             seen = ask.evaluate(x, rows, gradient=True)
             solved = CONFIDENCE - seen.loss < SOLVED
-            effect = self._effect(threat, own, state, x, seen)
-            self._claim(ask, threat, own, x, effect, solved, rows, claims)
-            after = self._descend(own, state, x, seen)
-            state = each(partial(_where, solved), self._freeze(state, effect), after)
+            effect = self._effect(threat, active, state, x, seen)
+            some = solved.nonzero()[:, 0]
+            if len(some):
+                self._claim(ask, threat, select(active, some), x[some], effect[some], rows[some], claims)
+            after = self._descend(active, state, x, seen)
+            state = choose(solved, self._freeze(state, effect), after)
             over = (state.c > self.c_last) | (state.rounds >= self.rounds) | (state.valid.flatten(1).sum(1) == 0)
             on = (~over & ~(claims.fooled[rows] & self.early_stop)).nonzero()[:, 0]
             rows, state = rows[on], select(state, on)
@@ -112,13 +113,13 @@ class CWL0(Standalone):
         zero, c = torch.zeros_like(images.y), torch.full_like(images.clean_loss, self.c_first)
         return State(w, valid, c, zero, torch.zeros_like(w), torch.zeros_like(w), zero, zero)
 
-    def _descend(self, own: Images, state: State, x: Tensor, seen: Evaluation) -> State:
+    def _descend(self, active: Images, state: State, x: Tensor, seen: Evaluation) -> State:
         """One step of Adam; after `steps` of them with one c, the next c."""
         assert seen.gradient is not None
         c = torch.where(seen.loss < CONFIDENCE, state.c, 0).to(x)[:, None, None, None]
-        half = (own.high - own.low) / 2
+        half = (active.high - active.low) / 2
         slope = half * (1 - torch.tanh(state.w) ** 2) * state.valid  # dx / dw
-        g = (2 * (x - own.x) - c * seen.gradient) * slope
+        g = (2 * (x - active.x) - c * seen.gradient) * slope
         t = state.t + 1
         m, v = 0.9 * state.m + 0.1 * g, 0.999 * state.v + 0.001 * g**2
         times = t.to(x)[:, None, None, None]
@@ -128,34 +129,22 @@ class CWL0(Standalone):
         return State(w, state.valid, c_next, torch.where(spent, 0, state.step + 1), m, v, t, state.rounds)
 
     @staticmethod
-    def _effect(threat: Threat, own: Images, state: State, x: Tensor, seen: Evaluation) -> Tensor:
+    def _effect(threat: Threat, active: Images, state: State, x: Tensor, seen: Evaluation) -> Tensor:
         """|g * delta| of each pixel that may change and has, g the gradient of f; 0 elsewhere: (B, *grid)."""
         assert seen.gradient is not None
-        delta = x - own.x
+        delta = x - active.x
         moved = threat.gather((delta.abs() > SOLVED).to(x)) > 0
         least = torch.finfo(x.dtype).tiny  # so that a pixel without gradient still counts as changed
         return torch.where(moved, threat.gather((seen.gradient * delta).abs()).clamp(min=least), 0) * state.valid
 
     def _claim(
-        self,
-        ask: Questions,
-        threat: Threat,
-        own: Images,
-        x: Tensor,
-        effect: Tensor,
-        solved: Tensor,
-        rows: Tensor,
-        claims: Claims,
+        self, ask: Questions, threat: Threat, solved: Images, x: Tensor, effect: Tensor, rows: Tensor, claims: Claims
     ) -> None:
-        """Tries the k pixels of the largest effect alone, where the l2 attack succeeded."""
-        some = solved.nonzero()[:, 0]
-        if not len(some):
-            return
-        rows, own, x, effect = rows[some], select(own, some), x[some], effect[some]
-        mask = threat.top_k(effect.float(), own.usable) * (effect > 0)
-        x = own.render(x - own.x, mask, self.quantize)
+        """Tries the k pixels of the largest effect alone, of images where the l2 attack succeeded."""
+        mask = threat.top_k(effect.float(), solved.usable) * (effect > 0)
+        x = solved.render(x - solved.x, mask, self.quantize)
         seen = ask.evaluate(x, rows)
-        pixels = changed(threat, own, x).to(seen.loss)
+        pixels = changed(threat, solved, x).to(seen.loss)
         claims.offer(x, rows, seen, torch.where(seen.fooled, -pixels, seen.loss))
 
     def _freeze(self, state: State, effect: Tensor) -> State:
@@ -164,17 +153,13 @@ class CWL0(Standalone):
         changed = (flat > 0).sum(1)
         weak = ((flat > 0) & (flat <= self.small)).sum(1) + 1
         count = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
-        place = torch.where(flat > 0, flat, torch.inf).argsort(1).argsort(1)  # 0: the smallest effect
-        valid = ((flat > 0) & (place >= count[:, None])).to(state.valid).view_as(state.valid)
+        rank = torch.where(flat > 0, flat, torch.inf).argsort(1).argsort(1)  # 0: the smallest effect
+        valid = ((flat > 0) & (rank >= count[:, None])).to(state.valid).view_as(state.valid)
         zero, none = torch.zeros_like(state.m), torch.zeros_like(state.t)
         return State(state.w, valid, state.c, none, zero, zero, none, state.rounds + 1)
 
 
-def _point(own: Images, state: State) -> Tensor:
+def _point(active: Images, state: State) -> Tensor:
     """x + delta of w; the clean values where nothing may change."""
-    middle, half = (own.low + own.high) / 2, (own.high - own.low) / 2
-    return torch.where(state.valid > 0, (middle + half * torch.tanh(state.w)).clamp(own.low, own.high), own.x)
-
-
-def _where(pick: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    return torch.where(pick.view(-1, *[1] * (first.dim() - 1)), first, second)
+    middle, half = (active.low + active.high) / 2, (active.high - active.low) / 2
+    return torch.where(state.valid > 0, (middle + half * torch.tanh(state.w)).clamp(active.low, active.high), active.x)

@@ -72,13 +72,13 @@ class GreedyFool(Standalone):
             claims.offer(x, rows, seen)
             if seen.gradient is None:
                 break
-            own = select(images, rows)
+            active = select(images, rows)
             g = seen.gradient
             if step < self.budget.k:
-                mask = mask + _best_unused(threat.gather(g.abs()), mask, own.usable)
+                mask = mask + _best_unused(threat.gather(g.abs()), mask, active.usable)
             g = g * mask
             d = g / g.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
-            moved = own.render(x - own.x + self.pace * self.budget.eps * d, mask, self.quantize)
+            moved = active.render(x - active.x + self.pace * self.budget.eps * d, mask, self.quantize)
             stays = (moved == x).flatten(1).all(1) & (step + 1 >= self.budget.k)  # nothing would come any more
             on = (~claims.fooled[rows] & ~stays).nonzero()[:, 0]
             if not len(on):
@@ -99,7 +99,7 @@ class GreedyFool(Standalone):
             rows, turn, left = rows[on], turn[on], left[on]
             if not len(rows):
                 return
-            own, delta = select(images, rows), claims.x_adv[rows] - images.x[rows]
+            active, delta = select(images, rows), claims.x_adv[rows] - images.x[rows]
             size = threat.gather(delta.abs()).flatten(1)
             order = torch.where(size > 0, size, torch.inf).argsort(dim=1, stable=True)
             drop = torch.zeros_like(size).scatter(1, order.gather(1, turn[:, None]), 1).view(-1, *threat.grid)
@@ -109,11 +109,11 @@ class GreedyFool(Standalone):
             p = (strengths[:, None, None, None] * rest[:, None]).flatten(0, 1)  # (n * magnitudes, C, H, W)
             several = torch.arange(len(rows), device=rows.device).repeat_interleave(self.magnitudes)
             keep = ((size > 0).view_as(drop) & (drop == 0)).to(p)
-            x = select(own, several).render(p, keep[several], self.quantize)
+            x = select(active, several).render(p, keep[several], self.quantize)
             seen = ask.evaluate(x, rows[several])
-            worth = torch.where(seen.fooled, -changed(threat, select(own, several), x).to(seen.loss), -torch.inf)
+            worth = torch.where(seen.fooled, -changed(threat, select(active, several), x).to(seen.loss), -torch.inf)
             claims.offer(x, rows[several], seen, worth)  # among equals the first, that is the weakest
-            shrunk = changed(threat, own, claims.x_adv[rows]) < left
+            shrunk = changed(threat, active, claims.x_adv[rows]) < left
             turn = torch.where(shrunk, turn, turn + 1)
 
 

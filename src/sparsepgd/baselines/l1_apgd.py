@@ -10,11 +10,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.baselines.l1_ball import project
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.problem.checks import check_positive
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
@@ -72,7 +72,7 @@ class L1APGD(Repeated, Relaxed[State]):
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         d = noise.normal(Stream.MAGNITUDE, images.index, 0, threat.shape)
-        d = project(d, images, self._phase(threat, 0)[0])
+        d = project_on_ball(d, images, self._phase(threat, 0)[0])
         one, entries = d.new_ones(len(d)), d[0].numel()
         return State(d, d, d, -torch.inf * one, one, FIRST_SHARE * entries * one, entries * one)
 
@@ -89,21 +89,17 @@ class L1APGD(Repeated, Relaxed[State]):
         g = seen.gradient.float()
         loss = seen.loss.to(state.loss_best.dtype)
         better = loss > state.loss_best
-        d_best, g_best = _where(better, state.d, state.d_best), _where(better, g, state.g_best)
-        now = State(
-            state.d, d_best, g_best, torch.where(better, loss, state.loss_best), state.size, state.count, state.l0
-        )
-
+        now = choose(better, dataclasses.replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
         radius, start, length = self._phase(threat, step)
         if step + 1 == start + length:  # the best one is the start in the next, smaller ball
-            d = project(d_best, images, self._phase(threat, step + 1)[0])
+            d = project_on_ball(now.d_best, images, self._phase(threat, step + 1)[0])
             l0 = (d != 0).flatten(1).sum(1).float()
             return State(d, d, g, torch.full_like(loss, -torch.inf), torch.ones_like(loss), l0 / REDUCTION, l0)
         if (step + 1 - start) % max(int(0.04 * length), 1) == 0:
             now, g = self._check(now, g)
         u = _largest(g, now.count).sign()
         u = u / u.flatten(1).abs().sum(1).clamp(min=1e-10).view(-1, 1, 1, 1)
-        d = project(now.d + radius * now.size.view(-1, 1, 1, 1) * u, images, radius)
+        d = project_on_ball(now.d + radius * now.size.view(-1, 1, 1, 1) * u, images, radius)
         return dataclasses.replace(now, d=d)
 
     def _check(self, now: State, g: Tensor) -> tuple[State, Tensor]:
@@ -111,8 +107,8 @@ class L1APGD(Repeated, Relaxed[State]):
         l0 = (now.d_best != 0).flatten(1).sum(1).float()
         sparser = l0 < 0.95 * now.l0
         size = torch.where(sparser, 1.0, (now.size / REDUCTION).clamp(min=SMALLEST))
-        d = _where(sparser, now.d_best, now.d)
-        return dataclasses.replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), _where(sparser, now.g_best, g)
+        d = choose(sparser, now.d_best, now.d)
+        return dataclasses.replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
 
     def _phase(self, threat: Threat, step: int) -> tuple[float, int, int]:
         """The radius at a step, the first step that has it, and how many have it."""
@@ -127,10 +123,28 @@ class L1APGD(Repeated, Relaxed[State]):
 def _largest(g: Tensor, count: Tensor) -> Tensor:
     """g with only the entries that are as large as the count-th (B,) of its image."""
     size = g.abs().flatten(1)
-    place = count.long().clamp(1, size.shape[1]) - 1
-    least = size.sort(1, descending=True).values.gather(1, place[:, None])
+    last = count.long().clamp(1, size.shape[1]) - 1
+    least = size.sort(1, descending=True).values.gather(1, last[:, None])
     return g * (size >= least).view_as(g)
 
 
-def _where(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(rows.view(-1, 1, 1, 1), new, old)
+def project_on_ball(d: Tensor, images: Images, radius: float) -> Tensor:
+    """The nearest point of the l1 ball and the box, exactly: |d| less a threshold, at most what the box allows.
+
+    The l1 norm of that falls with the threshold, piecewise linearly, with bends at a = |d| and at a - b, b the room
+    in the box; with all bends in descending order its value at each is a difference of two sums.
+    """
+    a = d.abs().flatten(1)
+    b = torch.where(d > 0, images.high - images.x, images.x - images.low).to(d.dtype).flatten(1)
+    bends = torch.cat([a, a - b], 1)
+    sign = torch.cat([torch.ones_like(a), -torch.ones_like(b)], 1)
+    bends, order = bends.sort(1, descending=True)
+    sign = sign.gather(1, order)
+    slope, total = sign.cumsum(1), (sign * bends).cumsum(1)
+    norm = total - bends * slope  # the l1 norm with the threshold at this bend
+    reached = ((norm < radius) & (bends > 0)).sum(1, keepdim=True)  # bends, from the top, with less than the radius
+    last = (reached - 1).clamp(min=0)
+    threshold = (total.gather(1, last) - radius) / slope.gather(1, last).clamp(min=1)
+    whole = torch.minimum(a, b).sum(1, keepdim=True) <= radius
+    kept = (a - torch.where(whole, 0, threshold.clamp(min=0))).clamp(min=0)
+    return torch.minimum(kept, b).view_as(d) * d.sign()

@@ -62,7 +62,7 @@ class PGD0(Repeated, Stepwise[State]):
         return self.once()
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
-        low, high = _box(images)
+        low, high = (images.low - images.x).float(), (images.high - images.x).float()
         u = noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape)
         return _project(low + u * (high - low), threat, images)
 
@@ -82,12 +82,7 @@ class PGD0(Repeated, Stepwise[State]):
 
 def _project(d: Tensor, threat: Threat, images: Images) -> State:
     """The nearest point of the budget: the k groups whose clipped values c save the most of ||d - c||^2."""
-    low, high = _box(images)
-    c = d.clamp(low, high)
+    c = images.clip(d)
     gain = threat.gather(c * (2 * d - c))  # d^2 - (d - c)^2, not negative since low <= 0 <= high
     v = threat.top_k(gain, images.usable)
     return State(c * threat.expand(v), v)
-
-
-def _box(images: Images) -> tuple[Tensor, Tensor]:
-    return (images.low - images.x).float(), (images.high - images.x).float()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
@@ -86,12 +85,9 @@ class Relaxed(Standalone, Generic[S]):
         within = (candidate == point).flatten(1).all(1)
         asked = (~within & self.promising(seen)).nonzero()[:, 0]
         loss = torch.where(within, seen.loss, -torch.inf)
-        verdict = Evaluation(loss, seen.fooled & within, None)
+        fooled = seen.fooled & within
         if len(asked):
             answer = ask.evaluate(candidate[asked], rows[asked])
-            verdict = dataclasses.replace(
-                verdict,
-                loss=loss.index_copy(0, asked, answer.loss.to(loss)),
-                fooled=verdict.fooled.index_copy(0, asked, answer.fooled),
-            )
-        return verdict
+            loss = loss.index_copy(0, asked, answer.loss.to(loss))
+            fooled = fooled.index_copy(0, asked, answer.fooled)
+        return Evaluation(loss, fooled, None)

@@ -12,6 +12,7 @@ from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
@@ -79,7 +80,7 @@ class SAIF(Repeated, Relaxed[State]):
         p, s = torch.zeros_like(images.x, dtype=torch.float32), images.x.new_zeros(len(images.x), *threat.grid).float()
         if self.form == "binary":
             eps = self.budget.eps
-            p = self._clip(eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1), images)
+            p = images.clip(eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1))
             s = threat.top_k(noise.uniform(Stream.MASK, images.index, 0, threat.grid), images.usable)
         none = torch.zeros_like(images.y)
         return State(p, s, p, s, p, s, p.new_full((len(p),), -torch.inf), none, none + 1)
@@ -100,26 +101,21 @@ class SAIF(Repeated, Relaxed[State]):
 
         g = seen.gradient.float()
         blank = ((t == 0) & (self.form == "published")).view(-1, 1, 1, 1)  # delta = 0: no mask, no magnitudes yet
-        v = self._clip(self.budget.eps * (torch.where(blank, g, g * state.s)).sign(), images)
+        v = images.clip(self.budget.eps * torch.where(blank, g, g * state.s).sign())
         g_s = threat.gather(g * torch.where(blank, v, state.p))
         z = threat.top_k(g_s.clamp(min=0), images.usable) * (g_s > 0)
 
-        keep = better.view(-1, 1, 1, 1)
-        p_0, s_0 = torch.where(keep, state.p, state.p_0), torch.where(keep, state.s, state.s_0)
-        v, z = torch.where(keep, v, state.v), torch.where(keep, z, state.z)
+        p_0, s_0 = choose(better, state.p, state.p_0), choose(better, state.s, state.s_0)
+        v, z = choose(better, v, state.v), choose(better, z, state.z)
         loss, t = torch.where(better, loss, state.loss), torch.where(better, t + 1, t)
         r = torch.where(better, state.r, state.r + 1)
         mu = self._mu(t, r).view(-1, 1, 1, 1)
         s = s_0 + mu * (z - s_0)
         s = threat.top_k(s, images.usable) if self.form == "binary" else s
-        return State(self._clip(p_0 + mu * (v - p_0), images), s, p_0, s_0, v, z, loss, t, r)
+        return State(images.clip(p_0 + mu * (v - p_0)), s, p_0, s_0, v, z, loss, t, r)
 
     def _mu(self, t: Tensor, r: Tensor) -> Tensor:
         """The step after t accepted pairs. Published: the first is a whole one, to p_0 = eps sign(g) and its mask."""
         if self.form == "binary":
             return t**-0.5
         return torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0)
-
-    @staticmethod
-    def _clip(p: Tensor, images: Images) -> Tensor:
-        return p.clamp((images.low - images.x).float(), (images.high - images.x).float())

@@ -93,7 +93,7 @@ class SigmaZero(Relaxed[State]):
         m, v = torch.lerp(g, state.m, BETA_1), torch.lerp(g * g, state.v, BETA_2)
         scale = math.sqrt(1 - BETA_2 ** (step + 1))
         delta = state.delta - self._rate(step) / (1 - BETA_1 ** (step + 1)) * m / (v.sqrt() / scale + 1e-8)
-        delta = delta.clamp((images.low - images.x).float(), (images.high - images.x).float())
+        delta = images.clip(delta)
 
         change = self.tau_step * self._rate(step)
         tau = (state.tau + torch.where(seen.fooled, change, -change)).clamp(0, 1)

@@ -67,36 +67,37 @@ class SparseFool(Standalone):
         rows = torch.arange(len(images.y), device=images.y.device)
         x_i = images.x
         for _ in range(self.steps):
-            own = select(images, rows)
-            normal, x_b = self._deepfool(ask, own, x_i, rows)
-            x_i = _linear_solver(threat, own, x_i, normal, x_b)
-            moved = (x_i != own.x).to(x_i)
-            x = own.render((1 + self.overshoot) * (x_i - own.x), moved, self.quantize)
-            crossed = self._claim(ask, threat, own, x, rows, claims)
+            active = select(images, rows)
+            normal, x_b = self._deepfool(ask, active, x_i, rows)
+            x_i = _linear_solver(threat, active, x_i, normal, x_b)
+            moved = (x_i != active.x).to(x_i)
+            x = active.render((1 + self.overshoot) * (x_i - active.x), moved, self.quantize)
+            crossed = self._claim(ask, threat, active, x, rows, claims)
             on = (~crossed & ~(claims.fooled[rows] & self.early_stop)).nonzero()[:, 0]
             if not len(on):
                 break
             rows, x_i = rows[on], x_i[on]
         return claims.x_adv
 
-    def _claim(self, ask: Questions, threat: Threat, own: Images, x: Tensor, rows: Tensor, claims: Claims) -> Tensor:
+    def _claim(self, ask: Questions, threat: Threat, active: Images, x: Tensor, rows: Tensor, claims: Claims) -> Tensor:
         """Whether the points x fool (n,); those beyond the budget are cut to k pixels and asked about again."""
         seen = ask.evaluate(x, rows)
-        within = changed(threat, own, x) <= self.budget.k
-        for pick, point in ((within, x), (~within, keep_best(self, threat, own, x, threat.gather((x - own.x) ** 2)))):
+        within = changed(threat, active, x) <= self.budget.k
+        cut = keep_best(self, threat, active, x, threat.gather((x - active.x) ** 2))
+        for pick, point in ((within, x), (~within, cut)):
             some = pick.nonzero()[:, 0]
             if len(some):
                 said = select(seen, some) if point is x else ask.evaluate(point[some], rows[some])
-                pixels = changed(threat, select(own, some), point[some]).to(said.loss)
+                pixels = changed(threat, select(active, some), point[some]).to(said.loss)
                 claims.offer(point[some], rows[some], said, torch.where(said.fooled, -pixels, said.loss))
         return seen.fooled
 
-    def _deepfool(self, ask: Questions, own: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _deepfool(self, ask: Questions, active: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The unit normal of the boundary near x, towards the other side, and a point lambda times as far off."""
-        free = (own.high > own.low).to(x)  # where nothing may change the plane has no slope
+        free = (active.high > active.low).to(x)  # where nothing may change the plane has no slope
         r, on = torch.zeros_like(x), torch.arange(len(x), device=x.device)
         for _ in range(self.deepfool_steps):
-            ahead = partial(_ahead, own.y[on], self.classes - 1)
+            ahead = partial(_ahead, active.y[on], self.classes - 1)
             logits, w = ask.slopes(x[on] + r[on], rows[on], ahead)
             w = w * free[on][:, None]
             length = w.flatten(2).norm(dim=2).clamp(min=torch.finfo(w.dtype).tiny)  # (n, classes)
@@ -106,34 +107,34 @@ class SparseFool(Standalone):
             move = step[:, None, None, None] * w[each, nearest]
             r[on] += torch.nan_to_num(move, 0.0, 0.0, 0.0)  # without a slope 0 * inf
             said = ask.logits(x[on] + (1 + self.overshoot) * r[on], rows[on]).argmax(1)
-            on = on[said == own.y[on]]
+            on = on[said == active.y[on]]
             if not len(on):
                 break
         x_b = x + (1 + self.overshoot) * r
-        _, w = ask.slopes(x_b, rows, partial(_ahead, own.y, 1))
+        _, w = ask.slopes(x_b, rows, partial(_ahead, active.y, 1))
         normal = w[:, 0] * free
         size = normal.flatten(1).norm(dim=1).clamp(min=torch.finfo(w.dtype).tiny)
         return normal / size[:, None, None, None], x + self.lam * r
 
 
-def _ahead(y: Tensor, count: int, logits: Tensor, place: slice = slice(None)) -> Tensor:
-    """z_j - z_y of the likeliest other classes j, (n, count); `place` says which of y these logits are of."""
-    own = y[place][:, None]
-    others = logits.scatter(1, own, -torch.inf).topk(min(count, logits.shape[1] - 1)).values
-    return others - logits.gather(1, own)
+def _ahead(y: Tensor, count: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
+    """z_j - z_y of the likeliest other classes j, (n, count); `part` says which of y these logits are of."""
+    label = y[part][:, None]
+    others = logits.scatter(1, label, -torch.inf).topk(min(count, logits.shape[1] - 1)).values
+    return others - logits.gather(1, label)
 
 
-def _linear_solver(threat: Threat, own: Images, x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:
+def _linear_solver(threat: Threat, active: Images, x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:
     """Algorithm 1 of the paper without its loop: from x to beyond the plane through x_b, in the fewest coordinates.
 
     Coordinates go to the end of the box in the order of |normal|, and the last one only as far as it must. So a
     sum over the ordered ones says how much of its room each takes: 1 for the first, a part for one, then 0.
     """
     missing = ((x_b - x) * normal).flatten(1).sum(1, keepdim=True).clamp(min=0) + 1e-3
-    room = torch.where(normal > 0, own.high - x, own.low - x)
+    room = torch.where(normal > 0, active.high - x, active.low - x)
     order = threat.gather(normal.abs()).flatten(1).argsort(dim=1, descending=True, stable=True)
     gain = threat.gather(normal * room).flatten(1).gather(1, order)  # of the whole room
     part = ((missing - (gain.cumsum(1) - gain)) / gain.clamp(min=torch.finfo(gain.dtype).tiny)).clamp(0, 1)
     part = torch.where(gain > 0, part, 0)
     share = torch.zeros_like(part).scatter(1, order, part).view(-1, *threat.grid)
-    return (x + share * room).clamp(own.low, own.high)
+    return (x + share * room).clamp(active.low, active.high)

@@ -46,8 +46,8 @@ def measure(
     quiet: arg.Quiet = False,
 ) -> None:
     """Microseconds an image and step: the bare model, our attacks, others' doing the same work."""
-    place = device_named(device)
-    on_cpu = place.type == "cpu"
+    where = device_named(device)
+    on_cpu = where.type == "cpu"
     if out_file is not None:
         if out_file.suffix == ".png":
             raise UnsupportedError(f"--out {out_file} is the place of the plot; name the record, FILE.json")
@@ -56,7 +56,7 @@ def measure(
     steps = steps or (20 if on_cpu else 300)
     queries = queries or steps
     source, (x, y) = one_model(
-        model, data, n, place, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
+        model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
     budget = Budget(k=k, pattern=options.pattern(pattern))
     budget.resolve(shape_of(x))
@@ -67,17 +67,15 @@ def measure(
         bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once),
         _settings(precision, compiled, on_cpu),
         other,
-        tell=lambda row: None if quiet else err.print(_in_words(row), soft_wrap=True),
+        on_row=lambda row: None if quiet else err.print(_in_words(row), soft_wrap=True),
         command=command(),
         model=source.name,
         data=data,
     )
     out.print(tables.bare_model(record), tables.timed_attacks(record))
     if out_file is not None:
-        from sparsepgd.speed import plot as speed
-
         atomic.write(out_file, (json.dumps(record, indent=1) + "\n").encode())
-        speed.draw(record, out_file.with_suffix(".png"))
+        bench.draw(record, out_file.with_suffix(".png"))
         out.print(f"record in {out_file}, plot in {out_file.with_suffix('.png')}", soft_wrap=True)
 
 

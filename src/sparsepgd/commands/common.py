@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -30,25 +30,14 @@ def command() -> str:
 
 
 def one_model(
-    model: str,
-    data: str,
-    n: int | None,
-    place: torch.device,
-    *,
-    choose: str | None,
-    size: int | None,
-    weights: Path | None,
-    trust: bool,
-    normalise: str | None,
+    model: str, data: str, n: int | None, device: torch.device, *, choose: str | None, **how: Any
 ) -> tuple[Source, Data]:
-    """A model by its name and the images as it takes them, both on `place`; words that do not fit are said."""
-    pairs = load_pairs(
-        [model], data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
-        normalise=normalise,
-    )  # fmt: skip
+    """A model by its name and the images as it takes them, both on `device`; warns where class names differ. `how`:
+    size, weights, trust and normalise, as for `load_pairs`."""
+    pairs = load_pairs([model], data, n, choose=options.choice(choose), device=device, **how)
     warn_of_classes(pairs)
     ((source, images),) = pairs
-    return replace(source, model=source.model.to(place).eval()), images
+    return replace(source, model=source.model.to(device).eval()), images
 
 
 def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
@@ -60,9 +49,9 @@ def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
 
 def check_fit(model: torch.nn.Module, x: torch.Tensor) -> None:
     """Whether the model takes such images; what it says otherwise is the error."""
-    place = working_device(model, x)
-    with borrowed(model, place):
-        Oracle(model, Untargeted(), device=place).answers(x[:1], 1)
+    device = working_device(model, x)
+    with borrowed(model, device):
+        Oracle(model, Untargeted(), device=device).answers(x[:1], 1)
 
 
 def device_named(name: str | None) -> torch.device:
@@ -96,5 +85,5 @@ def bar(title: str, quiet: bool, seen: str = "") -> Iterator[Callable[[int, int,
 @contextmanager
 def progress(title: str, quiet: bool) -> Iterator[Report]:
     """The bar of an attack."""
-    with bar(title, quiet, "0 fooled") as tell:
-        yield lambda done, total, fooled: tell(done, total, f"{fooled} fooled")
+    with bar(title, quiet, "0 fooled") as update:
+        yield lambda done, total, fooled: update(done, total, f"{fooled} fooled")

@@ -6,18 +6,19 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.comparison import Line, line
+from sparsepgd.analysis.comparison import line
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, one_model, out, progress
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware
+from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
 
@@ -38,8 +39,7 @@ def compare(
         str | None, typer.Option(help="quick, if left out: seconds for each; paper: the settings of each paper.")
     ] = None,
     equal_cost: Annotated[
-        int | None,
-        typer.Option(min=10, help="Passes for an image, both ways together; later successes do not count."),
+        int | None, typer.Option(min=10, help="Passes for an image, both ways together; later successes do not count.")
     ] = None,
     seed: arg.Seed = 0,
     out_file: Annotated[Path | None, typer.Option("--out", help="The table as JSON, too.")] = None,
@@ -54,9 +54,9 @@ def compare(
     searches, refused = _searches(attack, budget, preset, equal_cost)
     if out_file is not None:
         atomic.check(out_file)
-    place = device_named(device)
+    where = device_named(device)
     source, (x, y) = one_model(
-        model, data, n, place, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
+        model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
     lines = []
     for name, search in searches.items():
@@ -65,27 +65,22 @@ def compare(
             result = search(source.model, x, y, seed=seed, progress=report)
             lines.append(line(name, result, time.perf_counter() - start, equal_cost))
     how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes for an image"
-    caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {place}; passes: mean of the attacked images"
+    caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean of the attacked images"
     if refused:
         caption += f"; not for {budget.pattern.unit}: {', '.join(refused)}"
     out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
     if out_file is not None:
         head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
-        atomic.write(out_file, _record(head, place, lines))
-
-
-def _record(head: dict[str, Any], place: torch.device, lines: list[Line]) -> bytes:
-    """The table as JSON."""
-    here = {"torch": torch.__version__, "device": str(place), "hardware": hardware(place)}
-    content = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
-    return (json.dumps(content, indent=2) + "\n").encode()
+        here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
+        record = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
+        atomic.write(out_file, (json.dumps(record, indent=2) + "\n").encode())
 
 
 def _searches(
     names: str | None, budget: Budget, preset: str, equal_cost: int | None
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Attacker], list[str]]:
     """The attacks by name; if none is named, all that take the pattern, and the names of those that do not."""
-    found: dict[str, Any] = {}
+    found: dict[str, Attacker] = {}
     refused = []
     for name in options.COMPARED if names is None else options.named(names):
         try:

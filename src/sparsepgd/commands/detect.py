@@ -61,12 +61,12 @@ def detect(
     searches, refused = _searches(attack, budget or PAPER, steps, queries)
     atomic.check(out_dir / "detect.json")
     where = device_named(device)
-    found = load_detector(model, where)
-    scenes = read_folder(data, size, n, masks=found.masked)
-    before = score(found.model, found.detector, scenes, scenes.x, where)
+    loaded = load_detector(model, where)
+    scenes = read_folder(data, size, n, masks=loaded.masked)
+    before = score(loaded.model, loaded.detector, scenes, scenes.x, where)
     record: dict[str, Any] = {
         "command": command(),
-        "model": found.name,
+        "model": loaded.name,
         "data": data.name,
         "images": len(scenes),
         "size": size,
@@ -78,9 +78,9 @@ def detect(
         "lines": [],
     }
     for words, search in searches:
-        with progress(f"{found.name}, {search.name}, {words}", quiet) as report:
+        with progress(f"{loaded.name}, {search.name}, {words}", quiet) as report:
             line, result, after = examine(
-                search, found.model, found.detector, scenes, where, seed=seed, batch_size=batch_size, progress=report
+                search, loaded.model, loaded.detector, scenes, where, seed=seed, batch_size=batch_size, progress=report
             )
         record["lines"].append({"words": words, **asdict(line)})
         # after every line: a killed run keeps what is finished
@@ -88,7 +88,7 @@ def detect(
         stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
         for i in range(min(pictures, len(scenes))):
             boxes = before.predictions[i], after.predictions[i]
-            picture = side_by_side(scenes.x[i], result.x_adv[i], *boxes, found.classes)
+            picture = side_by_side(scenes.x[i], result.x_adv[i], *boxes, loaded.classes)
             write_png(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
     out.print(_table(record, refused))
     out.print(f"records in {out_dir / 'detect.json'}, pictures in {out_dir / 'pictures'}", soft_wrap=True)

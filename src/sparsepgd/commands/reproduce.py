@@ -12,7 +12,10 @@ from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import device_named, err, out, progress
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.page import duration
-from sparsepgd.reproduce import RECIPES, SCALES, Cost, Job, Outcome, Recipe, cost, recipe, scale
+from sparsepgd.reproduce.jobs import SCALES, Job, scale
+from sparsepgd.reproduce.parts import Cost, Outcome, cost
+from sparsepgd.reproduce.recipe import Recipe
+from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, write
 
 
@@ -39,20 +42,20 @@ def reproduce(
     quiet: arg.Quiet = False,
 ) -> None:
     """Make a table or figure of the paper again, and print it beside the paper's numbers."""
-    chosen, wanted = scale(effort), table or []
-    if not wanted:
+    chosen, names = scale(effort), table or []
+    if not names:
         _list()
         return
-    recipes = list(RECIPES.values()) if wanted == ["all"] else [recipe(name) for name in wanted]
+    recipes = list(RECIPES.values()) if names == ["all"] else [recipe(name) for name in names]
     folder = out_dir or Path("runs") / f"reproduce-{chosen.name}"
-    place, made = device_named(device), 0
+    where, made = device_named(device), 0
     for one in recipes:
-        job = Job(chosen, folder, _models(model or [], one), data, n, size, place, seed)
+        job = Job(chosen, folder, _models(model or [], one), data, n, size, where, seed)
         try:
             _make(one, job, dry, quiet)
             made += 1
         except (SourceError, UnsupportedError) as error:
-            if wanted != ["all"]:
+            if names != ["all"]:
                 raise
             out.print(f"{one.name} is left out: {error}", soft_wrap=True)
     if made < len(recipes):
@@ -85,8 +88,8 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
         return
     done = []
     try:
-        for place, part in enumerate(plan.parts):
-            with progress(f"{place + 1}/{len(plan.parts)} {part.title}", quiet) as report:
+        for i, part in enumerate(plan.parts, 1):
+            with progress(f"{i}/{len(plan.parts)} {part.title}", quiet) as report:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
         words = f"interrupted; what is finished is in {job.out}: run the same command again to go on"

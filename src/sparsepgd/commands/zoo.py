@@ -22,7 +22,7 @@ def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the whole car
     out.print(tables.models([(zoo.card(one), zoo.where(one).kind) for one in names], caption))
 
 
-def _show(card: zoo.Card, place: zoo.Place) -> None:
+def _show(card: zoo.Card, location: zoo.Place) -> None:
     """Line by line, each whole, so that the command can be copied."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
     trained = f"{card.method}, {counted(card.epochs, 'epochs')}, seed {card.seed}, {card.training_seconds:,.0f} s"
@@ -30,7 +30,7 @@ def _show(card: zoo.Card, place: zoo.Place) -> None:
         ("model", card.name),
         ("", card.description),
         ("network", f"{card.architecture}({arguments}), {card.parameters:,} parameters"),
-        ("weights", f"{place.weights(card.name)}"),
+        ("weights", f"{location.weights(card.name)}"),
         ("sha256", card.sha256),
         ("trained", f"{trained} on {card.hardware}, torch {card.torch_version}"),
         ("command", card.command),

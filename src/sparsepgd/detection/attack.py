@@ -177,8 +177,8 @@ def _inside(budget: Budget, x: Tensor, content: Tensor | None) -> Budget:
     shape = (len(x), *x.shape[2:])
     if content.dtype != torch.bool or content.shape != shape:
         raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
-    own = content if budget.allowed is None else content & budget.allowed.to(content.device)
-    return dataclasses.replace(budget, allowed=own)
+    allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
+    return dataclasses.replace(budget, allowed=allowed)
 
 
 def _at(device: torch.device, target: Any) -> Any:

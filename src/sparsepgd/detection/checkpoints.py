@@ -88,23 +88,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
     weights = _state(network, "")
     names = getattr(network, "names", {})
     names = [names[i] for i in sorted(names)] if isinstance(names, dict) else names
-    return Checkpoint(architecture, weights, _last(network), tuple(map(str, names)))
+    *_, head = vars(network)["_modules"]["model"]._modules.values()
+    return Checkpoint(architecture, weights, str(head.kind), tuple(map(str, names)))
 
 
 def _state(module: Any, prefix: str) -> dict[str, Tensor]:
     """Parameters and buffers of a husk and of those inside it, named as `state_dict` does."""
     found = {}
-    own = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
+    tensors = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
     unsaved = getattr(module, "_non_persistent_buffers_set", ())
-    for name, tensor in own.items():
+    for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and (not isinstance(unsaved, set) or name not in unsaved):
             values = tensor.detach()
             found[prefix + name] = values.float() if values.is_floating_point() else values
     for name, inner in getattr(module, "_modules", {}).items():
         found |= _state(inner, f"{prefix}{name}.")
     return found
-
-
-def _last(network: Any) -> str:
-    layers = list(network._modules["model"]._modules.values())
-    return str(layers[-1].kind)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, UnidentifiedImageError
+from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.detection.objectives import Target
 from sparsepgd.errors import ShapeError, SourceError
+from sparsepgd.sources import load_image
 from sparsepgd.threat import LEVELS
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -97,7 +98,7 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
     labels = _labels(folder, OUTLINE_FOLDERS if masks else BOX_FOLDERS)
     x, content, targets = [], [], []
     for file in files[:n]:
-        boxed, where = letterbox(_picture(file), size)
+        boxed, where = letterbox(load_image(str(file), None)[0][0], size)
         lines = _lines(labels / f"{file.stem}.txt")
         x.append(boxed)
         content.append(where.content)
@@ -110,15 +111,6 @@ def _labels(folder: Path, names: tuple[str, ...]) -> Path:
     if found is None:
         raise SourceError(f"no {' or '.join(names)} in {folder}; put a text file for each picture there")
     return found
-
-
-def _picture(file: Path) -> Tensor:
-    try:
-        with Image.open(file) as picture:
-            levels = torch.from_numpy(np.array(picture.convert("RGB")))
-    except (UnidentifiedImageError, OSError, ModuleNotFoundError) as error:  # ultralytics puts its own in for open
-        raise SourceError(f"{file} cannot be read as a picture: {error}") from None
-    return levels.permute(2, 0, 1).float() / 255
 
 
 def _lines(file: Path) -> list[tuple[int, list[float]]]:

@@ -40,14 +40,14 @@ def mean_average_precision(
     for prediction, truth in zip(predictions, targets, strict=True):
         kept = prediction.scores.topk(min(MOST, len(prediction))).indices
         found = {"labels": prediction.labels[kept].cpu(), "scores": prediction.scores[kept].float().cpu()}
-        wanted = {"labels": truth.labels.cpu()}
+        expected = {"labels": truth.labels.cpu()}
         if over == "boxes":
-            found["boxes"], wanted["boxes"] = prediction.boxes[kept].float().cpu(), truth.boxes.float().cpu()
+            found["boxes"], expected["boxes"] = prediction.boxes[kept].float().cpu(), truth.boxes.float().cpu()
         else:
             if prediction.masks is None or truth.masks is None:
                 raise InputError("mAP over masks, but a prediction or a target has none; use over='boxes'")
-            found["masks"], wanted["masks"] = prediction.masks[kept].cpu(), truth.masks.cpu()
-        metric.update([found], [wanted])
+            found["masks"], expected["masks"] = prediction.masks[kept].cpu(), truth.masks.cpu()
+        metric.update([found], [expected])
     scores = metric.compute()
     return Precision(float(scores["map_50"]), float(scores["map"]))
 

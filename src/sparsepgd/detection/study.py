@@ -18,6 +18,7 @@ from sparsepgd.detection.metrics import Precision, mean_average_precision, predi
 from sparsepgd.detection.objectives import Detector, Prediction
 from sparsepgd.errors import SparsePGDError
 from sparsepgd.search.attack import Attack
+from sparsepgd.sources.data import class_name
 
 SURE = 0.25  # confidence from which a prediction is drawn
 COLOURS = ("#ff5c5c", "#4dd2ff", "#ffd24d", "#7dff7d", "#ff9cf5", "#ffa14d", "#b8a6ff", "#ffffff")
@@ -112,8 +113,7 @@ def drawn(image: Tensor, prediction: Prediction, classes: Sequence[str] = ()) ->
     if not len(sure):
         return levels
     labels, scores = prediction.labels[sure].tolist(), prediction.scores[sure].tolist()
-    names = [classes[label] if label < len(classes) else f"class {label}" for label in labels]
-    words = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
+    words = [f"{class_name(classes, label)} {score:.2f}" for label, score in zip(labels, scores, strict=True)]
     colours = [COLOURS[label % len(COLOURS)] for label in labels]
     picture: Tensor = draw_bounding_boxes(levels, prediction.boxes[sure].cpu(), words, colours, width=2)
     return picture

@@ -142,8 +142,8 @@ def _criterion(model: Any) -> Any:
     """The model's own loss. It reads its settings from `model.args`, which a checkpoint may hold as a dict or not
     at all; they are put back afterwards."""
     before = getattr(model, "args", None)
-    own = before if isinstance(before, dict) else vars(before or SimpleNamespace())
-    model.args = SimpleNamespace(**{**GAINS, **own, "overlap_mask": False})
+    settings = before if isinstance(before, dict) else vars(before or SimpleNamespace())
+    model.args = SimpleNamespace(**{**GAINS, **settings, "overlap_mask": False})
     try:
         return model.init_criterion()
     finally:

@@ -30,10 +30,10 @@ def outcomes(entries: Sequence[Entry]) -> Any:
     figure = new_figure(WIDTH * 2, 1.1 + 0.5 * len(entries))
     axis = figure.add_subplot()
     left = np.zeros(len(entries))
-    for place, (name, fill) in enumerate(zip(names, _fills(len(names)), strict=True)):
+    for i, (name, fill) in enumerate(zip(names, _fills(len(names)), strict=True)):
         width = 100 * np.array([each[name] for each in counts]) / images
         axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(name), **fill)
-        ink = INK if name == WRONG else PAPER if place < 3 else "black"  # what can be read on that colour
+        ink = INK if name == WRONG else PAPER if i < 3 else "black"  # what can be read on that colour
         for y in np.flatnonzero(width >= 6):
             words = {"ha": "center", "va": "center", "color": ink, "weight": "bold"}
             axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", **words)
@@ -60,12 +60,12 @@ def over_k(entries: Sequence[Entry]) -> Any:
     figure = new_figure(WIDTH, HEIGHT)
     axis = figure.add_subplot()
     for entry in entries:
-        look = {"color": colour(entry.place), "label": _name(entry, entries)}
+        style = {"color": colour(entry.position), "label": _name(entry, entries)}
         if entry.k is not None and entry.over_k:
             k, accuracy = accuracy_over_k(entry.record, entry.k)
-            _curve(axis, k.numpy(), accuracy.numpy(), entry, look)
+            _curve(axis, k.numpy(), accuracy.numpy(), entry, style)
         elif entry.k is not None:
-            _point(axis, entry, look)
+            _point(axis, entry, style)
     largest = max(entry.k for entry in entries if entry.k is not None)
     axis.set(xlim=(0, largest * 1.03), xlabel="k, groups that may change")
     axis.locator_params(axis="x", integer=True)
@@ -89,9 +89,9 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
             counts,
             edges,
             fill=alone,
-            color=colour(entry.place),
+            color=colour(entry.position),
             lw=0 if alone else 2,
-            ls=dash(entry.place),
+            ls=dash(entry.position),
             label=_name(entry, entries),
         )
     axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel=f"{nouns(entries)[0]}s")
@@ -109,11 +109,11 @@ def _over(entries: Sequence[Entry], curve: Curve, words: str, shift: int) -> Any
     most = 9
     for entry in entries:
         count, accuracy = curve(entry.record)
-        place = np.maximum(count.numpy() + shift, 1)
-        most = max(most, int(place[-1]))
-        _curve(axis, place, accuracy.numpy(), entry, {"color": colour(entry.place), "label": _name(entry, entries)})
+        xs = np.maximum(count.numpy() + shift, 1)
+        most = max(most, int(xs[-1]))
+        _curve(axis, xs, accuracy.numpy(), entry, {"color": colour(entry.position), "label": _name(entry, entries)})
         clean = 100 * entry.record.clean_accuracy
-        axis.axhline(clean, color=colour(entry.place) if len(entries) > 1 else MUTED, ls=":", lw=1)
+        axis.axhline(clean, color=colour(entry.position) if len(entries) > 1 else MUTED, ls=":", lw=1)
         if len(entries) == 1:
             _clean_level(axis, clean)
     axis.set(xscale="log", xlabel=words, xlim=(1, 1.15 * most))
@@ -127,23 +127,23 @@ def _clean_level(axis: Any, clean: float) -> None:
     axis.text(0.99, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
 
 
-def _curve(axis: Any, place: Any, accuracy: Any, entry: Entry, look: dict[str, Any]) -> None:
+def _curve(axis: Any, xs: Any, accuracy: Any, entry: Entry, style: dict[str, Any]) -> None:
     """A falling line and, lighter, its 95 % interval."""
     n = entry.record.images
     low, high = zip(*(wilson(round(value * n), n) for value in accuracy.tolist()), strict=True)
     axis.fill_between(
-        place, 100 * np.array(low), 100 * np.array(high), step="post", color=look["color"], alpha=0.14, lw=0
+        xs, 100 * np.array(low), 100 * np.array(high), step="post", color=style["color"], alpha=0.14, lw=0
     )
-    axis.step(place, 100 * accuracy, where="post", ls=dash(entry.place), **look)
-    axis.plot(place[-1:], 100 * accuracy[-1:], "o", ms=5, color=look["color"], clip_on=False, zorder=4)
+    axis.step(xs, 100 * accuracy, where="post", ls=dash(entry.position), **style)
+    axis.plot(xs[-1:], 100 * accuracy[-1:], "o", ms=5, color=style["color"], clip_on=False, zorder=4)
 
 
-def _point(axis: Any, entry: Entry, look: dict[str, Any]) -> None:
+def _point(axis: Any, entry: Entry, style: dict[str, Any]) -> None:
     record = entry.record
     low, high = (100 * value for value in record.robust_interval)
     value = 100 * record.robust_accuracy
     reach = [[max(value - low, 0)], [max(high - value, 0)]]
-    axis.errorbar([entry.k], [value], reach, fmt="o", ms=6, capsize=4, elinewidth=1.6, clip_on=False, zorder=4, **look)
+    axis.errorbar([entry.k], [value], reach, fmt="o", ms=6, capsize=4, elinewidth=1.6, clip_on=False, zorder=4, **style)
 
 
 def _percent(figure: Any, axis: Any, count: int) -> Any:
@@ -174,9 +174,8 @@ def _whole_numbers(axis: Any) -> None:
 
 
 def _causes(entry: Entry) -> Counter[str]:
-    words = {"withstood": "withstood", "wrong": WRONG}
-    found = Counter(words.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
-    return found
+    names = {"withstood": "withstood", "wrong": WRONG}
+    return Counter(names.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
 
 
 def _fills(count: int) -> list[dict[str, Any]]:

@@ -47,11 +47,11 @@ def count_classes(entry: Entry) -> Classes:
     numbers = sorted(sorted(met, key=lambda number: (-seen[number], number))[:MOST])
     if len(met) > MOST:
         numbers.append(OTHERS)
-    place = {number: numbers.index(number) if number in numbers else len(numbers) - 1 for number in met}
+    position = {number: numbers.index(number) if number in numbers else len(numbers) - 1 for number in met}
     before, after = (np.zeros((len(numbers), len(numbers)), dtype=np.int64) for _ in range(2))
     for row in rows:
-        before[place[row.label], place[row.clean_prediction]] += 1
-        after[place[row.label], place[row.prediction]] += 1
+        before[position[row.label], position[row.clean_prediction]] += 1
+        after[position[row.label], position[row.prediction]] += 1
     names = tuple("others" if number == OTHERS else entry.class_name(number) for number in numbers)
     return Classes(tuple(numbers), names, before, after)
 
@@ -85,16 +85,16 @@ def confusion(entry: Entry, stacked: bool) -> Any:
     """True against predicted class, on clean and on adversarial images; shades are shares of a row."""
     shown = count_classes(entry)
     figure = new_figure(SIDE + 0.3, 2 * SIDE) if stacked else new_figure(2 * SIDE + 0.4, SIDE + 0.3)
-    for place, (title, counts) in enumerate((("clean", shown.before), ("adversarial", shown.after))):
-        axis = figure.add_subplot(*((2, 1) if stacked else (1, 2)), place + 1)
+    for i, (title, counts) in enumerate((("clean", shown.before), ("adversarial", shown.after))):
+        axis = figure.add_subplot(*((2, 1) if stacked else (1, 2)), i + 1)
         share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        axis.imshow(share, cmap=shades(SERIES[place]), vmin=0, vmax=1, interpolation="none")
+        axis.imshow(share, cmap=shades(SERIES[i]), vmin=0, vmax=1, interpolation="none")
         axis.set_title(f"{title} {nouns([entry])[0]}s")
         ticks = range(len(shown.names))
         names = shown.short_names(14)
-        axis.set(xticks=ticks, xlabel="predicted", ylabel="true" if stacked or not place else "")
+        axis.set(xticks=ticks, xlabel="predicted", ylabel="true" if stacked or not i else "")
         axis.set_xticklabels(names, rotation=55, ha="right", rotation_mode="anchor")
-        axis.set_yticks(ticks, names if stacked or not place else [])
+        axis.set_yticks(ticks, names if stacked or not i else [])
         axis.grid(visible=False)
         axis.spines[:].set_visible(True)
         if len(names) <= NUMBERS:

@@ -20,6 +20,7 @@ from sparsepgd.errors import SourceError
 from sparsepgd.runs.chunks import decoded
 from sparsepgd.runs.folders import RECORD, load, load_adversarial
 from sparsepgd.runs.records import Record, Row
+from sparsepgd.sources.data import class_name
 from sparsepgd.threat import LEVELS, Groups, Pattern
 
 UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
@@ -30,7 +31,7 @@ NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what 
 class Entry:
     """One run."""
 
-    place: int  # among those shown
+    position: int  # among those shown
     label: str  # what tells it from the others
     record: Record
     x: Tensor  # (B, C, H, W) in [0, 1]; or what is no image, (B, F), (B, C, L)
@@ -44,8 +45,8 @@ class Entry:
     @property
     def letter(self) -> str:
         """A, B, ..., Z, A2, B2, ..."""
-        again = self.place // 26
-        return chr(ord("A") + self.place % 26) + (str(again + 1) if again else "")
+        again = self.position // 26
+        return chr(ord("A") + self.position % 26) + (str(again + 1) if again else "")
 
     @property
     def attack(self) -> dict[str, Any]:
@@ -63,16 +64,19 @@ class Entry:
         return self._settings.get("kind") == "Smallest"
 
     @property
-    def k(self) -> int | None:
-        """Of the budget, if the attack has one."""
+    def _budget(self) -> dict[str, Any]:
+        """As it is written; {} if the attack has none."""
         budget = self._settings.get("budget")
-        return int(budget["k"]) if isinstance(budget, dict) else None
+        return budget if isinstance(budget, dict) else {}
+
+    @property
+    def k(self) -> int | None:
+        return self._budget.get("k")
 
     @property
     def threat(self) -> str:
         """The budget but for k: what makes two values of k comparable."""
-        budget = self._settings.get("budget")
-        return json.dumps({**budget, "k": None}) if isinstance(budget, dict) else ""
+        return json.dumps({**self._budget, "k": None}) if self._budget else ""
 
     @property
     def contest(self) -> tuple[str, ...]:
@@ -83,8 +87,7 @@ class Entry:
     @property
     def structured(self) -> bool:
         """Whether the groups are more than single points."""
-        budget = self._settings.get("budget")
-        return isinstance(budget, dict) and budget["pattern"]["kind"] not in ("Pixels", "Features")
+        return bool(self._budget) and self._budget["pattern"]["kind"] not in ("Pixels", "Features")
 
     @property
     def model_name(self) -> str:
@@ -125,16 +128,15 @@ class Entry:
         return torch.tensor([row.clean_correct for row in self.record.rows], dtype=torch.bool)
 
     def class_name(self, number: int) -> str:
-        names = self.record.about.class_names
-        return names[number] if number < len(names) else f"class {number}"
+        return class_name(self.record.about.class_names, number)
 
     def outcome(self, row: Row) -> str:
         return "fooled" if row.fooled else "withstood" if row.clean_correct else "wrong"
 
 
-def collect(places: Sequence[str | Path]) -> list[Entry]:
+def collect(folders: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders, and in the folders within them."""
-    return entries_of(records_of([folder for place in places for folder in _run_folders(Path(place))]))
+    return entries_of(records_of([run for folder in folders for run in _run_folders(Path(folder))]))
 
 
 def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
@@ -146,8 +148,8 @@ def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
     """The runs by their folders."""
     labels = _labels(list(records.values()))
     return [
-        Entry(place, label, record, *_images(folder, record))
-        for place, ((folder, record), label) in enumerate(zip(records.items(), labels, strict=True))
+        Entry(position, label, record, *_images(folder, record))
+        for position, ((folder, record), label) in enumerate(zip(records.items(), labels, strict=True))
     ]
 
 
@@ -155,6 +157,12 @@ def entry_of(record: Record, x: Tensor, x_adv: Tensor) -> Entry:
     """A run that is in no folder."""
     (label,) = _labels([record])
     return Entry(0, label, record, x, x_adv)
+
+
+def unbroken(records: Sequence[Record]) -> int:
+    """Images that none of these runs, all on the same images, has broken."""
+    outcomes = zip(*(record.rows for record in records), strict=True)
+    return sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
 
 
 def nouns_of(x: Tensor) -> tuple[str, str]:
@@ -212,10 +220,10 @@ def short_digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
 
 
-def _run_folders(place: Path) -> list[Path]:
-    found = sorted(file.parent for file in place.rglob(RECORD)) if place.is_dir() else []
+def _run_folders(folder: Path) -> list[Path]:
+    found = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
     if not found:
-        load(place)  # says what is wrong
+        load(folder)  # says what is wrong
     return found
 
 
@@ -240,4 +248,4 @@ def _labels(records: Sequence[Record]) -> list[str]:
         for record in records
     ]
     differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
-    return [" · ".join(word for place, word in enumerate(words) if place < 2 or differ[place]) for words in parts]
+    return [" · ".join(word for i, word in enumerate(words) if i < 2 or differ[i]) for words in parts]

@@ -11,7 +11,7 @@ from typing import Any
 from sparsepgd.atomic import write
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, nouns
-from sparsepgd.report.style import MUTED, inline_svg, look, plain, png, svg
+from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, svg
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Drawing:
 
 
 def draw_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
-    with look():
+    with figure_style():
         yield from _of_all(entries)
         for entry in entries:
             yield from _of_one(entry, len(entries) > 1)

@@ -12,9 +12,9 @@ from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
-from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest
+from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest, unbroken
 from sparsepgd.report.figures import draw_all
-from sparsepgd.report.gallery import gallery
+from sparsepgd.report.pictures import gallery
 from sparsepgd.runs.folders import dump, sha256
 from sparsepgd.runs.records import Record
 
@@ -109,8 +109,7 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
         groups.setdefault(entry.contest, []).append(entry)
     for group in groups.values():
         if len(group) > 1:
-            outcomes = zip(*(entry.record.rows for entry in group), strict=True)
-            left = sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+            left = unbroken([entry.record for entry in group])
             n = group[0].record.images
             letters = " + ".join(entry.letter for entry in group)
             low, high = wilson(left, n)

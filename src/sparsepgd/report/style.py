@@ -17,7 +17,7 @@ INK, MUTED, LINE, PAPER = "#1c2127", "#5f6973", "#dfe4e9", "#fefefe"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))  # so that no line is told by colour alone
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "surface"} | {
-    colour: f"series-{place}" for place, colour in enumerate(SERIES)
+    colour: f"series-{index}" for index, colour in enumerate(SERIES)
 }
 SETTINGS: Any = {  # as matplotlib names them
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same files everywhere
@@ -56,7 +56,7 @@ DPI = 200
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """The settings above. Letters that the font lacks are left to the browser: no warning."""
     from matplotlib import rc_context  # slow to import
 
@@ -72,12 +72,12 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def colour(place: int) -> str:
-    return SERIES[place % len(SERIES)]
+def colour(index: int) -> str:
+    return SERIES[index % len(SERIES)]
 
 
-def dash(place: int) -> Any:
-    return DASHES[(place + place // len(SERIES)) % len(DASHES)]
+def dash(index: int) -> Any:
+    return DASHES[(index + index // len(SERIES)) % len(DASHES)]
 
 
 def shades(of: str) -> Any:
@@ -97,7 +97,7 @@ def plain(words: str, most: int = 40) -> str:
 
 
 def png(figure: Any) -> bytes:
-    with look():
+    with figure_style():
         file = BytesIO()
         figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
@@ -105,7 +105,7 @@ def png(figure: Any) -> bytes:
 
 def svg(figure: Any) -> bytes:
     """A file that looks the same everywhere: letters are outlines."""
-    with look():
+    with figure_style():
         file = BytesIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA)
     return file.getvalue()
@@ -115,7 +115,7 @@ def inline_svg(figure: Any, name: str) -> str:
     """The figure as part of a page: its colours are the page's, its letters too, its names begin with `name`."""
     from matplotlib import rc_context
 
-    with look(), rc_context({"svg.fonttype": "none", "figure.facecolor": "none"}):
+    with figure_style(), rc_context({"svg.fonttype": "none", "figure.facecolor": "none"}):
         file = StringIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
     text = file.getvalue()

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load as load_tensors
-from torch import Tensor, nn
+from torch import nn
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce.subjects import SHIPPED, Job, Subject
+from sparsepgd.reproduce.jobs import SHIPPED, Job, Subject
 from sparsepgd.sources import load_data
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
@@ -60,7 +60,7 @@ class Training:
     def subject(self, job: Job, role: str, name: str) -> Subject:
         """The network with the digits to test on; trained when it is first asked for."""
         _check_words(job)
-        x, y = (part.to(job.device) for part in load_data(DATA, min(job.images or job.scale.images, 397)))
+        x, y = load_data(DATA, min(job.images or job.scale.images, 397)).to(job.device)
         per_image = 6 if self.method == "plain" else 2 * (self.options.get("steps", 20) + 1) + 6
         training = job.scale.epochs * job.scale.training_images * per_image
         return Subject(
@@ -78,8 +78,9 @@ class Training:
         if (folder / RECORD).is_file() and load(folder).finished:
             model.load_state_dict(load_tensors((folder / WEIGHTS).read_bytes()))
             return model.eval()
+        images = load_data(DATA, job.scale.training_images, part="train").to(job.device)
         train(
-            model, self._images(job), self.method, self.budget, job.scale.epochs, out=folder, held_out=0,
+            model, images, self.method, self.budget, job.scale.epochs, out=folder, held_out=0,
             names={"model": self.network, "data": DATA}, seed=self.seed, batch=BATCH, lr=LARGEST_RATE,
             schedule="one-cycle", clip=1.0, compile=False, bf16=False, **self.options,
         )  # fmt: skip
@@ -90,11 +91,6 @@ class Training:
         decided += [job.scale.epochs, job.scale.training_images]
         digest = hashlib.sha256(json.dumps(decided, default=str).encode()).hexdigest()[:10]
         return job.out / TRAINED / f"{self.network}-{self.method}-{digest}"
-
-    @staticmethod
-    def _images(job: Job) -> tuple[Tensor, Tensor]:
-        x, y = load_data(DATA, job.scale.training_images, part="train")
-        return x.to(job.device), y.to(job.device)
 
 
 def _check_words(job: Job) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd import atomic
-from sparsepgd.reproduce.scales import passes
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.reproduce.jobs import Job, Subject, passes
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.records import About, Record
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
-from sparsepgd.threat import Pattern, Pixels
+from sparsepgd.threat import Budget, Pattern, Pixels
 
 CASES = "cases"  # the folder of all attacks: tables that need the same one share it
 
@@ -81,6 +80,17 @@ class Case(Part):
             progress=progress, about=About(class_names=subject.classes),
         )  # fmt: skip
         return Finished(record, folder)
+
+
+def cases(
+    job: Job, subject: Subject, columns: Sequence[str], budget: Budget, section: str, row: str | None = None
+) -> list[Case]:
+    """The attacks of these columns on one model, in a row of its own unless another is named."""
+    attacks = [(column, job.scale.attack(column, budget)) for column in columns]
+    return [
+        Case(section, row or subject.role, column, subject, attack, job.scale.cost(column, attack))
+        for column, attack in attacks
+    ]
 
 
 def _names(subject: Subject) -> dict[str, str]:

@@ -1,17 +1,50 @@
-"""A recipe: what a table of the paper is made of, and the reasons why ours may differ."""
+"""A recipe: what a table of the paper is made of, the numbers printed there, and the reasons why ours may differ."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from sparsepgd.analysis.summary import wilson
-from sparsepgd.reproduce.paper import table
+from sparsepgd.errors import SourceError
+from sparsepgd.reproduce.jobs import SIDE, Job, Subject
 from sparsepgd.reproduce.parts import Plan
-from sparsepgd.reproduce.subjects import SIDE, Job, Subject
 
 VANILLA, STRADES = "zoo:small-plain", "zoo:small-strades"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the paper."""
+
+    label: str  # in the paper's source
+    number: str  # roman
+    title: str
+    images: str  # on what, how long
+    networks: dict[str, str]  # by model
+    cells: dict[str, dict[str, dict[str, float]]]  # by section, row and column
+
+    def value(self, section: str, row: str, column: str) -> float | None:
+        """None where the paper has no such number."""
+        return self.cells.get(section, {}).get(row, {}).get(column)
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """All of paper.json."""
+    content: dict[str, Any] = json.loads(files("sparsepgd.reproduce").joinpath("paper.json").read_bytes())
+    return content
+
+
+def table(label: str) -> Table:
+    known = facts()["tables"]
+    if label not in known:
+        raise SourceError(f"the paper has no table {label!r}; known are {', '.join(known)}")
+    return Table(label, **known[label])
 
 
 @dataclass(frozen=True, eq=False)

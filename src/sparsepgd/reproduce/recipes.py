@@ -6,14 +6,12 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments import accuracy, curves
 from sparsepgd.reproduce.experiments.ablation import SCANS, ablation
 from sparsepgd.reproduce.experiments.accuracy import grid
+from sparsepgd.reproduce.experiments.detectors import detectors
 from sparsepgd.reproduce.experiments.panels import panels
 from sparsepgd.reproduce.experiments.ratio import ratio
 from sparsepgd.reproduce.experiments.training import POLICIES, training
 from sparsepgd.reproduce.experiments.transfer import transfer
-from sparsepgd.reproduce.paper import table
-from sparsepgd.reproduce.parts import Plan
-from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe
-from sparsepgd.reproduce.subjects import Job
+from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe, table
 
 LARGE = 224
 BOTH: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES": STRADES}
@@ -28,13 +26,6 @@ def _every(label: str, *sections: str) -> dict[str, str | None]:
     """The models of a table, nothing in their places."""
     cells = table(label).cells
     return {role: None for section in sections for role in cells[section]}
-
-
-def _detectors(recipe: Recipe, job: Job) -> Plan:
-    """Imported when it is asked for: it needs more than the other recipes."""
-    from sparsepgd.reproduce.experiments.detectors import detectors
-
-    return detectors(recipe, job)
 
 
 def _ablations() -> list[Recipe]:
@@ -63,10 +54,7 @@ def _trainings() -> list[Recipe]:
     notes = {"training-gradient": [twice, turns], "training-tolerance": [twice]}
     return [
         Recipe(
-            name,
-            f"sTRADES: {table(policies.label).title}",
-            training(policies, *notes.get(name, [])),
-            (policies.label,),
+            name, f"sTRADES: {table(policies.label).title}", training(policies, *notes.get(name, [])), (policies.label,)
         )
         for name, policies in POLICIES.items()
     ]
@@ -117,10 +105,7 @@ RECIPES = {
             "a row, two 10x10 patches, a 14x14 patch of 224x224",
             grid(accuracy.STRUCTURED_LARGE, ENLARGED),
             ("struct",),
-            roles={
-                **_every("struct", *(block.section for block in accuracy.STRUCTURED_LARGE)),
-                "Vanilla": VANILLA,
-            },
+            roles={**_every("struct", *(block.section for block in accuracy.STRUCTURED_LARGE)), "Vanilla": VANILLA},
             size=LARGE,
         ),
         Recipe(
@@ -145,13 +130,9 @@ RECIPES = {
             {"Vanilla": VANILLA, "sAT": None},
             LARGE,
         ),
-        Recipe(
-            "sparsity", "robust accuracy over k, 0 to 50", curves.sparsity, ("10_15", "20"), ("Figure 3c",), BOTH
-        ),
+        Recipe("sparsity", "robust accuracy over k, 0 to 50", curves.sparsity, ("10_15", "20"), ("Figure 3c",), BOTH),
         Recipe("histogram", "iterations until success", curves.histogram, ("20",), ("Figure 4",), BOTH),
-        Recipe(
-            "runtime", "run time of all attacks, k = 20", curves.runtime, ("runtime",), roles={"sTRADES": STRADES}
-        ),
+        Recipe("runtime", "run time of all attacks, k = 20", curves.runtime, ("runtime",), roles={"sTRADES": STRADES}),
         Recipe(
             "transfer",
             "from one architecture to another",
@@ -162,7 +143,7 @@ RECIPES = {
         Recipe(
             "detection",
             "mAP of detectors and segmentation",
-            _detectors,
+            detectors,
             ("yolo",),
             roles={"detection": None, "segmentation": None},
         ),
@@ -176,7 +157,7 @@ RECIPES = {
             roles={"Vanilla": VANILLA, "sAT": None},
         ),
     )
-}  # fmt: skip
+}
 
 
 def recipe(name: str) -> Recipe:

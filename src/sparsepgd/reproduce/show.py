@@ -1,20 +1,23 @@
-"""Outcomes as tables: ours above the paper's."""
+"""Outcomes as tables, ours above the paper's, and as figures with the look of the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from sparsepgd import atomic, tables
-from sparsepgd.report.style import png, svg
-from sparsepgd.reproduce.paper import facts
+from sparsepgd.report.style import INK, colour, dash, figure_style, new_figure, plain, png, svg
+from sparsepgd.reproduce.jobs import Job
 from sparsepgd.reproduce.parts import Number, Outcome
-from sparsepgd.reproduce.recipe import Recipe
-from sparsepgd.reproduce.subjects import Job
+from sparsepgd.reproduce.recipe import Recipe, facts
 
 ABSENT = "-"
+WIDTH, HEIGHT = 6.0, 3.7  # of a figure
 NUMBERS, TABLE = "numbers.json", "table.md"
 
 
@@ -55,11 +58,11 @@ def grids(outcome: Outcome) -> Iterator[Grid]:
         rows = []
         for row in dict.fromkeys(number.row for number in mine):
             cells = {number.column: number for number in mine if number.row == row}
-            rows.append([f"{row}, here", *(_here(cells.get(column), digits) for column in columns)])
+            rows.append([f"{row}, here", *(_text(cells, column, "here", digits) for column in columns)])
             if any(number.low is not None for number in cells.values()):
                 rows.append(["  95 %", *(_interval(cells.get(column)) for column in columns)])
             if any(number.paper is not None for number in cells.values()):
-                rows.append([f"{row}, paper", *(_paper(cells.get(column), digits) for column in columns)])
+                rows.append([f"{row}, paper", *(_text(cells, column, "paper", digits) for column in columns)])
         yield Grid(section, ["", *columns], rows)
 
 
@@ -95,15 +98,42 @@ def write(recipe: Recipe, job: Job, outcome: Outcome) -> list[Path]:
     return [folder / name for name in content]
 
 
-def _here(number: Number | None, digits: int) -> str:
-    return ABSENT if number is None or number.here is None else f"{number.here:.{digits}f}"
-
-
-def _paper(number: Number | None, digits: int) -> str:
-    return ABSENT if number is None or number.paper is None else f"{number.paper:.{digits}f}"
+def _text(cells: Mapping[str, Number], column: str, which: Literal["here", "paper"], digits: int) -> str:
+    value = getattr(cells[column], which) if column in cells else None
+    return ABSENT if value is None else f"{value:.{digits}f}"
 
 
 def _interval(number: Number | None) -> str:
     if number is None or number.low is None or number.high is None:
         return ABSENT
     return f"{number.low:.0f}-{number.high:.0f}"
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    words: tuple[str, str],
+    *,
+    log: bool = False,
+    spread: Mapping[str, Sequence[float]] | None = None,
+    top: float | None = 100,
+) -> Any:
+    """A line for each name; `spread`: half the width of a band."""
+    with figure_style():
+        figure = new_figure(WIDTH, HEIGHT)
+        axis = figure.add_subplot()
+        for number, (name, points) in enumerate(series.items()):
+            across, up = np.array(points).T
+            style: Any = {"color": colour(number), "ls": dash(number), "marker": "o", "ms": 4}
+            axis.plot(across, up, label=plain(name), **style)
+            if spread is not None:
+                half = np.array(spread[name])
+                axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
+        axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
+        if log:
+            ticks = sorted({x for points in series.values() for x, _ in points})
+            axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks])
+            axis.minorticks_off()
+        if top is not None:
+            axis.set_ylim(0, top * 1.02)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=2, labelcolor=INK)
+    return figure

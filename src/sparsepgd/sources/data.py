@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -21,6 +21,10 @@ NAMES = (
     "bundled, digits, cifar10, cifar100, gtsrb, imagenet100, each but the first two with :DIR, folder:DIR, "
     "csv:FILE, npz:FILE, torchvision:NAME or hf:NAME"
 )
+
+
+def class_name(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else f"class {number}"
 
 
 class Data(tuple[Tensor, Tensor]):

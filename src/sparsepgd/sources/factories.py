@@ -25,11 +25,11 @@ def call(path: Path, factory: str) -> Any:
     if not path.is_file():
         raise SourceError(f"no file {str(path)!r}; use FILE.py:FACTORY")
     with _importable(path.resolve().parent), _in_words(path):
-        module = _module(path.resolve())
+        module = load_module(path.resolve())
         return _function(module, path, factory)()
 
 
-def _module(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """Known to Python under a name that no other file has, as dataclasses and pickle ask for it by name."""
     name = f"{path.stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

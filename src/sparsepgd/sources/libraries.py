@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
 from sparsepgd.sources.listings import Listing, Part, stacked
-from sparsepgd.sources.paper_data import PLACE
+from sparsepgd.sources.paper_data import DATA_FOLDER
 from sparsepgd.sources.pictures import Size, as_tensor
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def torchvision(name: str, part: Part) -> Listing:
     make = getattr(datasets, kind, None)
     if not isinstance(make, type) or not issubclass(make, datasets.VisionDataset):
         raise SourceError(f"torchvision has no data set {kind!r}; e.g. torchvision:FashionMNIST")
-    place = folder or os.environ.get(PLACE, "data")
-    found = _made(make, place, part)
+    root = folder or os.environ.get(DATA_FOLDER, "data")
+    found = _made(make, root, part)
     first = found[0]
     if not isinstance(first, tuple) or not hasattr(first[0], "convert") or not isinstance(first[1], int):
         raise SourceError(f"torchvision:{kind} does not give a picture and a class number; use it in Python")
@@ -75,27 +75,25 @@ class _Labels(Sequence[int]):
     def __len__(self) -> int:
         return len(self.found)
 
-    def __getitem__(self, place: Any) -> Any:
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        return int(self.found[place][1])
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return int(self.found[index][1])
 
 
-def _made(make: type, place: str, part: Part) -> Any:
+def _made(make: type, root: str, part: Part) -> Any:
     """With the arguments that its constructor has; it is fetched only if it is not there."""
     takes = inspect.signature(make).parameters
-    options: dict[str, Any] = {"root": place} if "root" in takes else {}
+    options: dict[str, Any] = {"root": root} if "root" in takes else {}
     options |= {"train": part == "train"} if "train" in takes else {"split": part} if "split" in takes else {}
-    attempts: Sequence[dict[str, Any]] = [options]
-    if "download" in takes:
-        attempts = [options, {**options, "download": True}]
+    attempts = [options, {**options, "download": True}] if "download" in takes else [options]
     reason = ""
     for attempt in attempts:
         try:
             return make(**attempt)
         except (RuntimeError, OSError, ValueError, TypeError) as error:
             reason = first_line(error)
-    raise SourceError(f"no {make.__name__} in {place!r}, and it cannot be fetched: {reason}; name its folder with :DIR")
+    raise SourceError(f"no {make.__name__} in {root!r}, and it cannot be fetched: {reason}; name its folder with :DIR")
 
 
 def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, ...]]:

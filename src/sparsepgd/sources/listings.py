@@ -29,14 +29,14 @@ class Listing:
     """The images of a source in their order."""
 
     labels: Sequence[int]
-    read: Callable[[list[int], Size], Tensor]  # some of them, by their places, cut and resized: (n, C, H, W)
+    read: Callable[[list[int], Size], Tensor]  # some of them, by their indices, cut and resized: (n, C, H, W)
     class_names: tuple[str, ...] = ()
     choose: Choice = "first"  # unless the user says otherwise
     size: Size = None  # unless the user says otherwise: as the paper sets it
     split: bool = False  # whether the source tells images to train on from images to test on
 
     def rows(self, n: int | None, choose: str | None, name: str) -> list[int]:
-        """The places of n images: the first ones, or as many of each class, taken in turn."""
+        """The indices of n images: the first ones, or as many of each class, taken in turn."""
         if choose not in (None, *get_args(Choice)):
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
         if n is not None and not 1 <= n <= len(self.labels):
@@ -45,11 +45,11 @@ class Listing:
         if (choose or self.choose) == "first":
             return list(range(len(self.labels)))[:n]
         seen: Counter[int] = Counter()
-        ranked = []  # (number within the class, class, place), so that sorting takes from all classes in turn
-        for place, label in enumerate(self.labels):
-            ranked.append((seen[label], label, place))
+        ranked = []  # (number within the class, class, index), so that sorting takes from all classes in turn
+        for index, label in enumerate(self.labels):
+            ranked.append((seen[label], label, index))
             seen[label] += 1
-        return [place for _, _, place in sorted(ranked)[:n]]
+        return [index for _, _, index in sorted(ranked)[:n]]
 
 
 def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = (), split: bool = False) -> Listing:
@@ -153,11 +153,11 @@ def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array")
             there = set(file.files)
-            own = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
-            if not own[part] and not {"x", "y"} <= there:
+            split = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
+            if not split[part] and not {"x", "y"} <= there:
                 raise ValueError(f"it holds {', '.join(sorted(file.files)) or 'nothing'}")
-            end = f"_{part}" if own[part] else ""
-            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), any(own.values())
+            end = f"_{part}" if split[part] else ""
+            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), any(split.values())
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = f"{first_line(error)}; expected arrays x and y, as numpy.savez writes them"
         raise SourceError(f"{str(path)!r} cannot be read as npz: {reason}") from None

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
-from sparsepgd.sources import factories
-from sparsepgd.sources import weights as files
+from sparsepgd.sources import factories, files
+from sparsepgd.sources.data import class_name
+from sparsepgd.sources.files import Exported, Onnx
 from sparsepgd.sources.pictures import Framing, Size, framing
-from sparsepgd.sources.runtimes import Exported, Onnx
 from sparsepgd.zoo import checkpoints, normalise
 from sparsepgd.zoo.normalise import Normalisation, Normalised
 from sparsepgd.zoo.registry import ARCHITECTURES
@@ -42,7 +42,7 @@ class Source:
     black_box: bool = False  # no gradients
 
     def class_name(self, number: int) -> str:
-        return self.classes[number] if number < len(self.classes) else f"class {number}"
+        return class_name(self.classes, number)
 
     @property
     def grey(self) -> bool:
@@ -205,9 +205,7 @@ def _from_robustbench(name: str) -> Source:
         )
     try:
         found = _fetched(
-            lambda: utils.load_model(model, dataset=dataset, threat_model=threat),
-            f"robustbench:{name}",
-            "its zoo",
+            lambda: utils.load_model(model, dataset=dataset, threat_model=threat), f"robustbench:{name}", "its zoo"
         )
     except KeyError:
         zoos = model_zoo.model_dicts
@@ -269,7 +267,7 @@ def _with_weights(
     return model.eval(), how
 
 
-def _fetched(load: Callable[[], nn.Module], name: str, place: str) -> nn.Module:
+def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module:
     try:
         return load().eval()
     except KeyError:
@@ -277,7 +275,7 @@ def _fetched(load: Callable[[], nn.Module], name: str, place: str) -> nn.Module:
     except Exception as error:
         reason = first_line(error)
         raise SourceError(
-            f"the weights of {name} cannot be fetched from {place}: {reason}; without a connection, name an "
+            f"the weights of {name} cannot be fetched from {origin}: {reason}; without a connection, name an "
             "architecture and give its weights in a file: --weights FILE"
         ) from error
 

@@ -15,37 +15,46 @@ import torch
 
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, first_line
-from sparsepgd.sources.class_names import GTSRB
 from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors
 from sparsepgd.sources.pictures import Framing, Size
 
 NAMES = ("cifar10", "cifar100", "gtsrb", "imagenet100")
-PLACE = "SPARSEPGD_DATA"  # the folder of data sets; ./data without it
+DATA_FOLDER = "SPARSEPGD_DATA"  # names the folder of data sets; ./data without it
 LARGE = Framing(224, 256, "bilinear")  # pictures of the 224x224 experiments
 GTSRB_TEST = 1000  # images that the paper takes out of the training set
-GTSRB_PLACES = ("GTSRB/Final_Training/Images", "Final_Training/Images", "GTSRB/Training", "Training", ".")
+GTSRB_FOLDERS = ("GTSRB/Final_Training/Images", "Final_Training/Images", "GTSRB/Training", "Training", ".")
 PARTS = {"train": ("train",), "test": ("val_sub", "test", "val", "validation")}
+GTSRB_CLASSES = (
+    "speed limit 20", "speed limit 30", "speed limit 50", "speed limit 60", "speed limit 70", "speed limit 80",
+    "end of speed limit 80", "speed limit 100", "speed limit 120", "no overtaking", "no overtaking by lorries",
+    "right of way at the next crossing", "priority road", "give way", "stop", "no vehicles", "no lorries",
+    "no entry", "danger", "bend to the left", "bend to the right", "double bend", "uneven road", "slippery road",
+    "road narrows on the right", "road works", "traffic lights", "pedestrians", "children", "bicycles",
+    "ice or snow", "wild animals", "end of all limits", "turn right", "turn left", "ahead only",
+    "ahead or right", "ahead or left", "keep right", "keep left", "roundabout", "end of no overtaking",
+    "end of no overtaking by lorries",
+)  # fmt: skip
 
 
 def cifar(name: str, given: str, part: Part) -> Listing:
     """Python batches in the folder, or cifar10.npz with x_test, y_test, x_train, y_train."""
     from torchvision import datasets
 
-    place = _place(name, given)
-    file = place / f"{name}.npz" if place.suffix != ".npz" else place
+    folder = _folder(name, given)
+    file = folder / f"{name}.npz" if folder.suffix != ".npz" else folder
     kind = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     if file.is_file():
         names = zoo.CIFAR10_CLASSES if name == "cifar10" else ()
         listing = of_npz(file, part)
         return replace(listing, class_names=listing.class_names or names)
-    unpacked = (place / kind.base_folder).is_dir()
+    unpacked = (folder / kind.base_folder).is_dir()
     try:
-        found = kind(str(place), train=part == "train", download=not unpacked)
+        found = kind(str(folder), train=part == "train", download=not unpacked)
     except (RuntimeError, OSError) as error:
         reason = first_line(error)
         raise SourceError(
-            f"no {kind.base_folder} in {str(place)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
-            f"there, or put {file.name} there, or name the folder: {name}:DIR, or {PLACE}"
+            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
+            f"there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
         ) from None
     x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
     return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)
@@ -57,12 +66,12 @@ def gtsrb(given: str, part: Part) -> Listing:
     Which ones, the official code says: the pictures in the order of their names, shuffled by numpy's old generator
     under seed 0, the first 1,000.
     """
-    place = _place("gtsrb", given)
-    root = next((place / one for one in GTSRB_PLACES if _classes(place / one)), None)
+    folder = _folder("gtsrb", given)
+    root = next((folder / one for one in GTSRB_FOLDERS if (folder / one / "00000").is_dir()), None)
     if root is None:
         raise SourceError(
-            f"no folders 00000 to 00042 in {str(place)!r}; unpack GTSRB_Final_Training_Images.zip there, or name the "
-            f"folder: gtsrb:DIR, or {PLACE}"
+            f"no folders 00000 to 00042 in {str(folder)!r}; unpack GTSRB_Final_Training_Images.zip there, or name the "
+            f"folder: gtsrb:DIR, or {DATA_FOLDER}"
         )
     from torchvision.datasets import ImageFolder
 
@@ -73,8 +82,8 @@ def gtsrb(given: str, part: Part) -> Listing:
         raise SourceError(f"{root} holds {len(order)} pictures; expected more than the {GTSRB_TEST} to test on")
     rows = order[GTSRB_TEST:] if part == "train" else order[:GTSRB_TEST]
     paths, labels = zip(*(found.samples[row] for row in rows.tolist()), strict=True)
-    named = found.classes == [f"{number:05d}" for number in range(len(GTSRB))]
-    return replace(of_files(paths, labels, GTSRB if named else found.classes, "first", LARGE), split=True)
+    named = found.classes == [f"{number:05d}" for number in range(len(GTSRB_CLASSES))]
+    return replace(of_files(paths, labels, GTSRB_CLASSES if named else found.classes, "first", LARGE), split=True)
 
 
 def imagenet100(given: str, part: Part) -> Listing:
@@ -83,14 +92,14 @@ def imagenet100(given: str, part: Part) -> Listing:
     A file classes.txt beside them, with a folder's name and then a readable one in each line, says which classes of a
     larger folder are meant. Classes are numbered in the order of the folders' names, as torchvision does.
     """
-    place = _place("imagenet100", given)
-    if not place.is_dir():
-        raise SourceError(f"no folder {str(place)!r}; name it: imagenet100:DIR with train and val, or {PLACE}")
-    listing = of_parts(place, part, LARGE)
-    file = place / "classes.txt"
+    folder = _folder("imagenet100", given)
+    if not folder.is_dir():
+        raise SourceError(f"no folder {str(folder)!r}; name it: imagenet100:DIR with train and val, or {DATA_FOLDER}")
+    listing = of_parts(folder, part, LARGE)
+    file = folder / "classes.txt"
     if not file.is_file():
         if len(listing.class_names) > 100:
-            raise SourceError(f"{place} has {len(listing.class_names)} classes; list the hundred in {file}")
+            raise SourceError(f"{folder} has {len(listing.class_names)} classes; list the hundred in {file}")
         return listing
     lines = [line.split(None, 1) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     return _restricted(listing, {line[0]: line[-1].strip() for line in lines}, file)
@@ -121,11 +130,7 @@ def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
     )
 
 
-def _place(name: str, given: str) -> Path:
+def _folder(name: str, given: str) -> Path:
     """The folder that was named, or that of the data set in the common one, or the common one."""
-    common = Path(os.environ.get(PLACE, "data"))
+    common = Path(os.environ.get(DATA_FOLDER, "data"))
     return Path(given) if given else common / name if (common / name).is_dir() else common
-
-
-def _classes(path: Path) -> bool:
-    return (path / "00000").is_dir()

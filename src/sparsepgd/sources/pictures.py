@@ -79,7 +79,8 @@ def load_image(name: str, size: Size, grey: bool = False) -> tuple[Tensor, tuple
             picture = _eight_bit(file).convert("L" if grey else "RGB")
     except FileNotFoundError:
         raise SourceError(f"no file {name!r}; give a picture file or bundled:NUMBER") from None
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError, ImportError) as error:
+        # ImportError: ultralytics puts a function of its own in the place of Image.open
         raise SourceError(f"{name!r} cannot be read as a picture: {error}; use PNG, JPEG, WebP, ...") from None
     return as_tensor(picture, size)[None], picture.size
 
@@ -88,8 +89,8 @@ def as_tensor(picture: Image.Image, size: Size) -> Tensor:
     """(3, H, W), or (1, H, W) for a grey picture, on the 8-bit grid."""
     picture = _eight_bit(picture)
     picture = picture if picture.mode in ("RGB", "L") else picture.convert("RGB")
-    wanted = framing(size)
-    levels = np.array(picture if wanted is None else wanted(picture))
+    frame = framing(size)
+    levels = np.array(picture if frame is None else frame(picture))
     return torch.from_numpy(levels.reshape(*levels.shape[:2], -1)).permute(2, 0, 1).float() / 255
 
 

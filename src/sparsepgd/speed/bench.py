@@ -8,19 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from sparsepgd import atomic
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.problem.engine import Engine, Precision, metered
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.problem.result import Result
 from sparsepgd.problem.verify import verify
+from sparsepgd.report.style import MUTED, colour, figure_style, new_figure, png
 from sparsepgd.runs.identity import hardware
-from sparsepgd.search import SparsePGD, SparseRS
+from sparsepgd.search import registry
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.speed.rivals import Rival
@@ -107,13 +111,11 @@ class Bench:
                 one.requires_grad_(False)  # as borrowed wants it; it gives back what was
         return us
 
-    def attacks(self) -> dict[str, Stepwise[Any]]:
-        """Those of ATTACKS."""
-        return {
-            "spgd-unprojected": SparsePGD(self.budget, self.steps, "unprojected"),
-            "spgd-projected": SparsePGD(self.budget, self.steps, "projected"),
-            "sparse-rs": SparseRS(self.budget, self.queries),
-        }
+    def attack(self, name: str) -> Stepwise[Any]:
+        """One of ours, by its name, with the length of this benchmark."""
+        entry = registry.ENTRIES[name]
+        made: Stepwise[Any] = entry.kind.of_length(self.budget, self.steps, self.queries, **entry.settings)
+        return made
 
     def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
         """One of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
@@ -183,29 +185,28 @@ def measure(
     rivals: Mapping[str, Rival],
     *,
     names: Sequence[str] = ATTACKS,
-    tell: Callable[[Bare | Timed], None] = lambda row: None,
+    on_row: Callable[[Bare | Timed], None] = lambda row: None,
     **more: Any,
 ) -> dict[str, Any]:
     """Everything, in each (precision, compiled), as plain values with the machine it was measured on.
 
-    `names`: of our attacks. `tell`: called with every row as soon as it is there. `more`: goes into the record.
+    `names`: of our attacks. `on_row`: called with every row as soon as it is there. `more`: goes into the record.
     """
     bare: list[Bare] = []
     for row in bench.bare(settings):
         bare.append(row)
-        tell(row)
+        on_row(row)
     timed: list[Timed] = []
     for precision, compiled in settings:
         costs: dict[str, float] = {
             row.work: row.us for row in bare if (row.precision, row.compiled) == (precision, compiled)
         }
-        for name, attack in bench.attacks().items():
-            if name in names:
-                timed.append(bench.ours(attack, precision, compiled, costs))
-                tell(timed[-1])
+        for name in names:
+            timed.append(bench.ours(bench.attack(name), precision, compiled, costs))
+            on_row(timed[-1])
     for name, rival in rivals.items():
         timed.append(bench.theirs(name, rival))
-        tell(timed[-1])
+        on_row(timed[-1])
     return {
         **more,
         "hardware": hardware(bench.x.device),
@@ -220,6 +221,31 @@ def measure(
         "bare": [asdict(row) for row in bare],
         "attacks": [asdict(row) for row in timed],
     }
+
+
+def draw(record: dict[str, Any], file: Path) -> None:
+    """A record as bars of seconds for each attack, ours and others', with the images left written beside them."""
+    rows = sorted(record["attacks"], key=lambda row: -mean(row["seconds"]))
+    ours = [row["us"] is not None for row in rows]
+    labels = [_label(row) for row in rows]
+    seconds = [mean(row["seconds"]) for row in rows]
+    with figure_style():
+        figure = new_figure(7.2, 0.9 + 0.34 * len(rows))
+        axes = figure.subplots()
+        axes.barh(labels, seconds, color=[colour(0 if mine else 1) for mine in ours], height=0.62)
+        axes.set_xscale("log")
+        axes.set_xlabel(f"seconds, {record['images']} images, {record['hardware']}; beside the bars: images left")
+        axes.grid(axis="y", visible=False)
+        for bar, row in enumerate(rows):
+            left = f" {seconds[bar]:.3g} s, {mean(row['robust']):.0f} left"
+            axes.text(seconds[bar], bar, left, va="center", fontsize=8, color=MUTED)
+        axes.set_xlim(right=max(seconds) * 4)
+        atomic.write(file, png(figure))
+
+
+def _label(row: dict[str, Any]) -> str:
+    how = "" if row["us"] is None else f" ({row['precision']}{', compiled' if row['compiled'] else ''})"
+    return f"{row['name']}{how}"
 
 
 def _wait(device: torch.device) -> None:

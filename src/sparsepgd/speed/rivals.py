@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sparsepgd.adapters.outside import Outside, seeded
 from sparsepgd.errors import SourceError
+from sparsepgd.sources import factories
 from sparsepgd.threat import Budget
 
 Rival = Callable[[nn.Module, Tensor, Tensor, int], Tensor]
@@ -75,12 +76,8 @@ def _module(folder: Path, name: str) -> Any:
     file = folder / f"{name}.py"
     if not file.is_file():
         raise SourceError(f"{file} is not there; give the folder of a checkout that has it")
-    spec = importlib.util.spec_from_file_location(f"_rival_{name}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with _stand_ins("skimage", "skimage.util", "utils"):
-        spec.loader.exec_module(module)
-    return module
+        return factories.load_module(file)
 
 
 @contextmanager

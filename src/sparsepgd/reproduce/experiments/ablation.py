@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.jobs import Job, Scale
 from sparsepgd.reproduce.parts import Case, Finished, Outcome, Plan, accuracy
-from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.scales import Scale
-from sparsepgd.reproduce.subjects import Job
+from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Images
@@ -47,10 +45,6 @@ class Decomposed(SparsePGD):
         return State(p, m, m, state.n)
 
 
-def _setting(name: str, value: float) -> Variant:
-    return lambda scale, budget: scale.projected(budget, **{name: value})
-
-
 COMPONENTS: dict[str, Variant] = {
     "PGD0": lambda scale, budget: scale.pgd0(budget),
     "+ decomposition": lambda scale, budget: Decomposed(budget, scale.steps, "projected"),
@@ -72,7 +66,10 @@ class Scan:
 
 
 def _scan(label: str, budget: Budget, name: str, values: Mapping[str, float], other: Budget | None = None) -> Scan:
-    return Scan(label, budget, {word: _setting(name, value) for word, value in values.items()}, other)
+    def variant(value: float) -> Variant:
+        return lambda scale, budget: scale.projected(budget, **{name: value})
+
+    return Scan(label, budget, {word: variant(value) for word, value in values.items()}, other)
 
 
 PIXELS, FEW, PATCH = Budget(k=20), Budget(k=5), Budget(k=1, pattern=Patches(5))

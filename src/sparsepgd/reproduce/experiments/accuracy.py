@@ -8,11 +8,10 @@ from typing import Any
 
 from sparsepgd import options
 from sparsepgd.analysis.summary import wilson
-from sparsepgd.reproduce.paper import table
-from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy
-from sparsepgd.reproduce.recipe import Recipe, reasons, rivals
-from sparsepgd.reproduce.scales import SAA
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.report.entries import unbroken
+from sparsepgd.reproduce.jobs import SAA, Job, Subject
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy, cases
+from sparsepgd.reproduce.recipe import Recipe, reasons, rivals, table
 from sparsepgd.threat import Budget
 
 LEVELS = ("8/255", "16/255", "32/255", "64/255")
@@ -69,43 +68,37 @@ def grid(blocks: Sequence[Block], *more: str) -> Callable[[Recipe, Job], Plan]:
 
     def plan(recipe: Recipe, job: Job) -> Plan:
         subjects = job.subjects(recipe.roles, recipe.size)
-        found_in = {block: [subject for subject in subjects if block.has(subject)] for block in blocks}
-        cases = [case for block, those in found_in.items() for subject in those for case in _cases(block, subject, job)]
-        words = reasons(recipe, job, subjects, rivals(job), *more)
+        pairs = [(block, subject) for block in blocks for subject in subjects if block.has(subject)]
+        parts = [
+            case
+            for block, subject in pairs
+            for case in cases(job, subject, block.columns, block.budget, block.section, block.row)
+        ]
+        why = reasons(recipe, job, subjects, rivals(job), *more)
 
         def finish(done: Sequence[Any]) -> Outcome:
-            found = dict(zip(cases, done, strict=True))
-            numbers = [number for block, those in found_in.items() for number in _numbers(block, those, found)]
-            return Outcome("robust accuracy, %", numbers, words)
+            results = list(zip(parts, done, strict=True))
+            numbers = [number for block, subject in pairs for number in _numbers(block, subject, results)]
+            return Outcome("robust accuracy, %", numbers, why)
 
-        return Plan(cases, finish, gaps=True)
+        return Plan(parts, finish, gaps=True)
 
     return plan
 
 
-def _cases(block: Block, subject: Subject, job: Job) -> Iterator[Case]:
-    budget = block.budget
-    for column in block.columns:
-        attack = job.scale.attack(column, budget)
-        cost = job.scale.cost(column, attack)
-        yield Case(block.section, block.row or subject.role, column, subject, attack, cost)
-
-
-def _numbers(block: Block, subjects: Sequence[Subject], found: dict[Case, Finished | None]) -> Iterator[Number]:
+def _numbers(block: Block, subject: Subject, results: Sequence[tuple[Case, Finished | None]]) -> Iterator[Number]:
     """Clean accuracy, one number a case, and sAA: what none of its members breaks, which is what the cascade leaves."""
-    value = table(block.label).value
-    for subject in subjects:
-        row = block.row or subject.role
-        mine = {
-            case.column: (case, done)
-            for case, done in found.items()
-            if (case.section, case.row, case.subject) == (block.section, row, subject)
-        }
-        finished = next((done for _, done in mine.values() if done is not None), None)
-        yield _clean(block.section, row, finished, value(block.section, row, "clean"))
-        for column in block.columns:
-            yield accuracy(*mine[column], value(block.section, row, column))
-        yield together(block.section, row, [mine[member][1] for member in SAA], value(block.section, row, "sAA"))
+    value, row = table(block.label).value, block.row or subject.role
+    mine = {
+        case.column: (case, done)
+        for case, done in results
+        if (case.section, case.row, case.subject) == (block.section, row, subject)
+    }
+    finished = next((done for _, done in mine.values() if done is not None), None)
+    yield _clean(block.section, row, finished, value(block.section, row, "clean"))
+    for column in block.columns:
+        yield accuracy(*mine[column], value(block.section, row, column))
+    yield together(block.section, row, [mine[member][1] for member in SAA], value(block.section, row, "sAA"))
 
 
 def _clean(section: str, row: str, done: Finished | None, paper: float | None) -> Number:
@@ -120,7 +113,6 @@ def together(section: str, row: str, done: Sequence[Finished | None], paper: flo
     finished = [one for one in done if one is not None]
     if len(finished) < len(done):
         return Number(section, row, "sAA", None, paper)
-    images = list(zip(*(one.record.rows for one in finished), strict=True))
-    left = sum(all(row.clean_correct and not row.fooled for row in image) for image in images)
-    low, high = wilson(left, len(images))
-    return Number(section, row, "sAA", 100 * left / len(images), paper, 100 * low, 100 * high)
+    left, images = unbroken([one.record for one in finished]), finished[0].record.images
+    low, high = wilson(left, images)
+    return Number(section, row, "sAA", 100 * left / images, paper, 100 * low, 100 * high)

@@ -10,45 +10,47 @@ from typing import Any
 
 from sparsepgd.analysis.curves import Smallest, accuracy_over_k, accuracy_over_steps
 from sparsepgd.report import Entry, charts, collect
-from sparsepgd.report.style import look
-from sparsepgd.reproduce.figures import lines
-from sparsepgd.reproduce.paper import table
-from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
-from sparsepgd.reproduce.recipe import Recipe, reasons, rivals
-from sparsepgd.reproduce.scales import SAA, passes
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.report.style import figure_style
+from sparsepgd.reproduce.experiments.accuracy import L0
+from sparsepgd.reproduce.jobs import SAA, Job, Subject, passes
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, cases
+from sparsepgd.reproduce.recipe import Recipe, reasons, rivals, table
+from sparsepgd.reproduce.show import lines
 from sparsepgd.runs.records import Record
-from sparsepgd.search import SparsePGD, SparseRS
+from sparsepgd.search import SparseRS
+from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
 LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
-L0 = ("CS", "RS", "SF", "PGD0", "SAIF", "sPGD_p", "sPGD_u")
 
 
 def iterations(recipe: Recipe, job: Job) -> Plan:
     """sPGD once, at full length: a shorter run is its beginning. RS for every length: its schedule depends on it."""
     k = 200 if recipe.size > 32 else 20
     budget, subjects = Budget(k=k), job.subjects(recipe.roles, recipe.size)
-    most = {"sPGD_p": job.scale.steps, "sPGD_u": job.scale.steps, "RS": job.scale.queries}
-    cases = [
+    steps, queries = job.scale.steps, job.scale.queries
+    attacks: list[tuple[str, int, Attacker]] = [
+        (column, steps, job.scale.attack(column, budget)) for column in ("sPGD_p", "sPGD_u")
+    ]
+    attacks += [("RS", length, SparseRS(budget, length)) for length in ladder(queries)]
+    parts = [
         Case(column, subject.role, str(length), subject, attack)
         for subject in subjects
-        for column in most
-        for length, attack in _lengths(column, budget, job, most[column])
+        for column, length, attack in attacks
     ]
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers = [
             Number(case.section, case.row, f"T={length}", 100 * share, _end(recipe, case, length))
-            for case, one in zip(cases, done, strict=True)
+            for case, one in zip(parts, done, strict=True)
             for length, share in _read(case, one.record)
         ]
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
                         "Tables I and II")  # fmt: skip
         return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
 
-    return Plan(cases, finish)
+    return Plan(parts, finish)
 
 
 def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
@@ -58,12 +60,6 @@ def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
         point = (float(number.column.removeprefix(before)), number.here or 0.0)
         series.setdefault(f"{number.row}, {number.section}", []).append(point)
     return lines(series, (words, "robust accuracy, %"), log=before == "T=")
-
-
-def _lengths(column: str, budget: Budget, job: Job, most: int) -> list[tuple[int, SparsePGD | SparseRS]]:
-    if column != "RS":
-        return [(most, SparsePGD(budget, most, "projected" if column == "sPGD_p" else "unprojected"))]
-    return [(length, SparseRS(budget, length)) for length in ladder(most)]
 
 
 def ladder(most: int) -> list[int]:
@@ -88,17 +84,17 @@ def _end(recipe: Recipe, case: Case, length: int) -> float | None:
 def sparsity(recipe: Recipe, job: Job) -> Plan:
     """The smallest k for each image by bisection gives the whole curve over k."""
     budget, subjects = Budget(k=KS[-1]), job.subjects(recipe.roles)
-    cases = []
-    for subject in subjects:
-        for column in ("sPGD_p", "RS"):
-            attack = job.scale.attack(column, budget)
-            searches = budget.k.bit_length()  # bisection
-            cost = passes(attack) * searches
-            cases.append(Case(column, subject.role, "k", subject, Smallest(attack, budget), cost))
+    attacks = {column: job.scale.attack(column, budget) for column in ("sPGD_p", "RS")}
+    searches = budget.k.bit_length()  # of a bisection
+    parts = [
+        Case(column, subject.role, "k", subject, Smallest(attack, budget), passes(attack) * searches)
+        for subject in subjects
+        for column, attack in attacks.items()
+    ]
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers, tables = [], {10: table("10_15"), 15: table("20"), 20: table("20")}
-        for case, one in zip(cases, done, strict=True):
+        for case, one in zip(parts, done, strict=True):
             share = accuracy_over_k(one.record, budget.k)[1]
             for k in KS:
                 printed = tables[k].value(f"k={k}", case.row, case.section) if k in tables else None
@@ -108,21 +104,18 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
         figure = partial(_drawn, charts.over_k, [one.folder for one in done])
         return Outcome("robust accuracy, %", numbers, words, {"sparsity": figure})
 
-    return Plan(cases, finish)
+    return Plan(parts, finish)
 
 
 def histogram(recipe: Recipe, job: Job) -> Plan:
     """Iterations until success of the runs that Table I has at k = 20."""
-    subjects, budget = job.subjects(recipe.roles), Budget(k=20)
-    cases = [
-        Case("k=20", subject.role, column, subject, job.scale.attack(column, budget))
-        for subject in subjects
-        for column in ("sPGD_p", "sPGD_u", "RS")
-    ]
+    subjects = job.subjects(recipe.roles)
+    columns = ("sPGD_p", "sPGD_u", "RS")
+    parts = [case for subject in subjects for case in cases(job, subject, columns, Budget(k=20), "k=20")]
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers = []
-        for case, one in zip(cases, done, strict=True):
+        for case, one in zip(parts, done, strict=True):
             taken = [row.steps + 1 for row in one.record.rows if row.fooled]
             average = mean(taken) if taken else None
             numbers.append(Number("mean iterations of the successes", case.row, case.column, average, None))
@@ -135,31 +128,27 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
         won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
         return Outcome("", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {})
 
-    return Plan(cases, finish)
+    return Plan(parts, finish)
 
 
 def _drawn(chart: Callable[[Sequence[Entry]], Any], folders: Sequence[Path]) -> Any:
-    with look():
+    with figure_style():
         return chart(collect(folders))
 
 
 def runtime(recipe: Recipe, job: Job) -> Plan:
     """Wall-clock of every attack, read from its record."""
-    subjects, budget = job.subjects(recipe.roles), Budget(k=20)
-    cases = []
-    for subject in subjects:
-        for column in L0:
-            attack = job.scale.attack(column, budget)
-            cases.append(Case("k=20", subject.role, column, subject, attack, job.scale.cost(column, attack)))
+    subjects = job.subjects(recipe.roles)
+    parts = [case for subject in subjects for case in cases(job, subject, L0, Budget(k=20), "k=20")]
 
     def finish(done: Sequence[Finished]) -> Outcome:
-        found = {(case.row, case.column): one.record for case, one in zip(cases, done, strict=True)}
+        found = {(case.row, case.column): one.record for case, one in zip(parts, done, strict=True)}
         numbers = [number for subject in subjects for number in _times(subject, found)]
         words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA is the sum of "
                         "its members, each on all images")  # fmt: skip
         return Outcome("", numbers, words)
 
-    return Plan(cases, finish)
+    return Plan(parts, finish)
 
 
 def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Number]:

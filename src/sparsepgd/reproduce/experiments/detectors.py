@@ -16,10 +16,9 @@ from sparsepgd.detection import Detector, Scenes, attack_detector, predictions_o
 from sparsepgd.detection.sources import load_detector
 from sparsepgd.detection.study import score
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.jobs import Job, Subject
 from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
-from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.search import Attack
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget, Patches, Pattern

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from sparsepgd import options
 from sparsepgd.report.pictures import boxes, clean_picture
-from sparsepgd.report.style import look, new_figure, plain
+from sparsepgd.report.style import figure_style, new_figure, plain
+from sparsepgd.reproduce.jobs import Job, Subject
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
 from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.subjects import Job, Subject
 from sparsepgd.runs.folders import load_adversarial
-from sparsepgd.runs.records import Row
 from sparsepgd.search import SparsePGD
+from sparsepgd.sources.data import class_name
 from sparsepgd.threat import Budget
 
 HIGHLIGHT = "#d00000"  # the red squares of the paper
@@ -114,17 +114,10 @@ def _shots(pairs: Sequence[tuple[Case, Finished]], subject: Subject) -> list[Sho
             row = rows[0]
             shown.add(row.index)
             x_adv = load_adversarial(one.folder)["x_adv"][row.index]
-            eps = case.attack.budget.eps
-            found.append(Shot(case.column, _answers(row, subject), subject.x[row.index].cpu(), x_adv, eps < 1))
+            before, after = (class_name(subject.classes, number) for number in (row.clean_prediction, row.prediction))
+            faint = case.attack.budget.eps < 1
+            found.append(Shot(case.column, f"{before} → {after}", subject.x[row.index].cpu(), x_adv, faint))
     return found
-
-
-def _answers(row: Row, subject: Subject) -> str:
-    before, after = (
-        subject.classes[number] if number < len(subject.classes) else f"class {number}"
-        for number in (row.clean_prediction, row.prediction)
-    )
-    return f"{before} → {after}"
 
 
 def draw(shots: Sequence[Shot]) -> Any:
@@ -132,13 +125,13 @@ def draw(shots: Sequence[Shot]) -> Any:
     from matplotlib.patches import Rectangle
 
     bands = -(-len(shots) // COLUMNS)
-    with look():
+    with figure_style():
         figure = new_figure(2.0 * COLUMNS, 4.3 * bands)
         axes = figure.subplots(2 * bands, COLUMNS, squeeze=False)
         for axis in axes.flat:
             axis.set_axis_off()
-        for place, shot in enumerate(shots):
-            band, column = divmod(place, COLUMNS)
+        for i, shot in enumerate(shots):
+            band, column = divmod(i, COLUMNS)
             above, below = axes[2 * band][column], axes[2 * band + 1][column]
             above.imshow(clean_picture(shot.x), interpolation="nearest")
             above.set_title(plain(shot.title), fontsize=8)

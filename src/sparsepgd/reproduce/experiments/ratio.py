@@ -12,10 +12,10 @@ from torch import Tensor
 
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.reproduce.figures import lines
+from sparsepgd.reproduce.jobs import SIDE, Job, Subject
 from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.subjects import SIDE, Job, Subject
+from sparsepgd.reproduce.show import lines
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.attack import queue
 from sparsepgd.search.loop import Images, Progress
@@ -86,8 +86,8 @@ def ratio(recipe: Recipe, job: Job) -> Plan:
 
     def finish(done: Sequence[list[float]]) -> Outcome:
         numbers, series, spread = [], {}, {}
-        for place, subject in enumerate(subjects.values()):
-            mine = done[place * len(ks) : (place + 1) * len(ks)]
+        for i, subject in enumerate(subjects.values()):
+            mine = done[i * len(ks) : (i + 1) * len(ks)]
             side, height = side_of(subject), subject.x.shape[2]
             name = f"{side}x{side} on {height}x{height}"
             series[name] = [(float(k), mean(values)) for k, values in zip(ks, mine, strict=True)]

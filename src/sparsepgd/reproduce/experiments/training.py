@@ -8,11 +8,9 @@ from typing import Any
 
 from sparsepgd.reproduce.experiments.accuracy import SQUARES, together
 from sparsepgd.reproduce.fresh import DATA, Training
-from sparsepgd.reproduce.paper import table
-from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy
-from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.scales import SAA
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.reproduce.jobs import SAA, Job
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy, cases
+from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.threat import Budget, Patches
 
 PIXELS, PATCH = Budget(k=3), Budget(k=1, pattern=Patches(2))  # of an 8x8 image
@@ -39,16 +37,14 @@ POLICIES = {
     "training-multi-eps": Policies(
         "ab_adv1", PIXELS, {f"{times}x": {**BASE, "multi_eps": times} for times in (1, 2, 4, 6, 8, 10)}
     ),
-    "training-tolerance": Policies(
-        "ab_adv3", PIXELS, {str(t): {**BASE, "tolerance": t} for t in (3, 10, 20)}
-    ),
+    "training-tolerance": Policies("ab_adv3", PIXELS, {str(t): {**BASE, "tolerance": t} for t in (3, 10, 20)}),
     "training-structured": Policies(
         "ab_struct_adv",
         PATCH,
         {"multi-eps": {**PATCH_BASE, "multi_eps": 4}, "multi-size": {**PATCH_BASE, "multi_eps": 1, "multi_size": (4,)}},
         by_row=True,
     ),
-}  # fmt: skip
+}
 
 
 def training(policies: Policies, *more: str) -> Callable[[Recipe, Job], Plan]:
@@ -62,19 +58,22 @@ def training(policies: Policies, *more: str) -> Callable[[Recipe, Job], Plan]:
             )
             for word, options in policies.settings.items()
         }
-        cases = [
-            Case("robust accuracy", word, column, subject, attack, job.scale.cost(column, attack))
+        parts = [
+            case
             for word, subject in subjects.items()
-            for column, attack in ((name, job.scale.attack(name, policies.budget)) for name in columns)
+            for case in cases(job, subject, columns, policies.budget, "robust accuracy", word)
         ]
-        words = _words(recipe, job, subjects, policies.budget, more)
+        scale = job.scale
+        length = f"epochs: {scale.epochs} on {scale.training_images} digits of 8x8; the paper 100 on CIFAR-10"
+        budget = f"budget: {policies.budget} of 8x8 images here"
+        why = reasons(recipe, job, [next(iter(subjects.values()))], budget, length, *more)
 
         def finish(done: Sequence[Finished]) -> Outcome:
-            found = {(case.row, case.column): (case, one) for case, one in zip(cases, done, strict=True)}
+            found = {(case.row, case.column): (case, one) for case, one in zip(parts, done, strict=True)}
             numbers = [number for word in subjects for number in _numbers(policies, word, found)]
-            return Outcome("robust accuracy, %", numbers, words)
+            return Outcome("robust accuracy, %", numbers, why)
 
-        return Plan(cases, finish)
+        return Plan(parts, finish)
 
     return plan
 
@@ -88,12 +87,3 @@ def _numbers(policies: Policies, word: str, found: dict[tuple[str, str], tuple[C
     printed = value("robust accuracy", word, "sAA")
     alone = [accuracy(*found[word, column], value("robust accuracy", word, column)) for column in SQUARES]
     return [*alone, together("robust accuracy", word, members, printed)]
-
-
-def _words(
-    recipe: Recipe, job: Job, subjects: dict[str, Subject], budget: Budget, more: Sequence[str]
-) -> tuple[str, ...]:
-    scale = job.scale
-    first = next(iter(subjects.values()))
-    length = f"epochs: {scale.epochs} on {scale.training_images} digits of 8x8; the paper 100 on CIFAR-10"
-    return reasons(recipe, job, [first], f"budget: {budget} of 8x8 images here", length, *more)

@@ -12,10 +12,9 @@ from torch import Tensor
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.reproduce.fresh import DATA, Training
-from sparsepgd.reproduce.paper import table
+from sparsepgd.reproduce.jobs import Job, Subject
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
-from sparsepgd.reproduce.recipe import Recipe, reasons
-from sparsepgd.reproduce.subjects import Job, Subject
+from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.runs.folders import load_adversarial
 from sparsepgd.search import SparsePGD, SparseRS
 from sparsepgd.threat import Budget
@@ -35,7 +34,11 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
         "sPGD_p": SparsePGD(budget, job.scale.steps, "projected", alpha=0.75, beta=0.75),
         "sPGD_u": SparsePGD(budget, job.scale.steps, "unprojected", alpha=0.75, beta=0.75),
     }
-    pairs = {pair: ends for pair, ends in PAIRS.items() if ends[0] in subjects and _other(subjects, ends)}
+    pairs = {  # whose source and target are there, for the same images
+        pair: (source, target)
+        for pair, (source, target) in PAIRS.items()
+        if {source, target} <= subjects.keys() and torch.equal(subjects[source].x, subjects[target].x)
+    }
     cases = [
         Case(SECTIONS[early], column, source, subjects[source], replace(attack, early_stop=early))
         for early in (False, True)
@@ -83,9 +86,3 @@ def _subjects(recipe: Recipe, job: Job) -> dict[str, Subject]:
             training = Training(kind, "plain", DIGITS, seed, {})
             found[role] = training.subject(job, role, f"{kind}-{seed} on {DATA}")
     return found
-
-
-def _other(subjects: dict[str, Subject], ends: tuple[str, str]) -> bool:
-    """Whether the target is there; the shapes of the images must agree."""
-    source, target = (subjects.get(end) for end in ends)
-    return source is not None and target is not None and torch.equal(source.x, target.x)

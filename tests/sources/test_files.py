@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from sparsepgd.errors import NoGradientError, SourceError
 from sparsepgd.sources import load_model
-from sparsepgd.sources.runtimes import in_batches
+from sparsepgd.sources.files import in_batches
 from support.models import SmallConvNet, images, labelled
 
 X = images(5)

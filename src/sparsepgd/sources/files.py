@@ -1,20 +1,30 @@
-"""Models that come as files of their own: exported programs (.pt2), and ONNX files, which have no gradients."""
+"""Models and weights in files: exported programs (.pt2), ONNX files, which have no gradients, and state dicts.
+
+Nothing in them is run unless the user trusts it: a pickle is a program.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import pickle
+import warnings
+import zipfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
-from sparsepgd.sources.weights import check_exported
 
 Shape = tuple[int | None, ...]  # None: any
+PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # how files of torch.save begin
+TRUST = "it may run code when it is read; if you trust where it comes from, say so: --trust, or trust=True"
 
 
 class Exported(nn.Module):
@@ -90,3 +100,53 @@ def _single(shapes: list[Shape], path: Path) -> Shape:
     if len(shape) == 4 and shape[1] is not None and shape[1] > 4 and shape[3] in (1, 3):
         raise SourceError(f"{str(path)!r} takes images {shape}, channels last; export it for (B, C, H, W)")
     return shape
+
+
+def read(path: str | Path, trust: bool = False) -> Any:
+    """What a .safetensors file or one of torch.save holds, on the CPU."""
+    path = Path(path)
+    if not path.is_file():
+        raise SourceError(f"no file {str(path)!r}; give weights as .safetensors or as torch.save writes them")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # on other versions of pickle
+            return torch.load(path, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError as error:
+        if trust or path.read_bytes()[:2] not in PICKLES:
+            raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}") from None
+        raise SourceError(f"{str(path)!r} is a pickle of more than tensors: {TRUST}") from None
+    except Exception as error:  # what is no pickle at all is a KeyError, a struct.error, ...
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise SourceError(f"{str(path)!r} cannot be read as weights: {said}") from None
+
+
+def check_exported(path: Path, trust: bool) -> None:
+    """An exported program must be a whole archive, and without trust one that holds no pickle."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            suspect = None if trust else next((name for name in archive.namelist() if _pickled(archive, name)), None)
+    except FileNotFoundError:
+        raise SourceError(f"no file {str(path)!r}; use one that torch.export.save has written") from None
+    except (zipfile.BadZipFile, OSError) as error:
+        raise SourceError(f"{str(path)!r} is no exported program: {first_line(error)}; use torch.export.save") from None
+    if suspect is not None:
+        raise SourceError(f"{str(path)!r} holds a pickle, {suspect}: {TRUST}")
+
+
+def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether torch would unpickle this member."""
+    file = name.rpartition("/")[2]
+    if file.startswith(("custom_obj_", "opaque_obj_")):
+        return True
+    if file.endswith("_config.json"):
+        entries = json.loads(archive.read(name)).get("config", {}).values()
+        return any(isinstance(one, dict) and one.get("use_pickle") for one in entries)
+    if not file.endswith(".pt"):
+        return False
+    try:
+        torch.load(BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+    except Exception:
+        return True
+    return False
