@@ -245,11 +245,11 @@ def asked_for(words: list[str], spgd: Spgd, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spgd: Spgd) -> None:
     pytest.importorskip("sklearn")
     robust = {}
-    for method, epochs in (("plain", "3"), ("fast-ls", "5")):
+    for method, epochs in (("plain", "5"), ("fast-ls", "8")):
         done = spgd("train", "--method", method, "--epochs", epochs, "--out", method)
         assert done.returncode == 0, done.stderr
         robust[method] = min(one.robust_accuracy for one in zoo.card("model", place / method).robust)
-    assert robust["fast-ls"] > robust["plain"] + 0.1
+    assert robust["fast-ls"] > robust["plain"] + 0.2
 
 
 @pytest.mark.parametrize(

@@ -372,21 +372,18 @@ def test_after_a_denied_success_as_many_groups_are_tried_as_before_it(k: int) ->
 
 
 def test_the_fewest_groups_found_in_low_precision_hold_in_full_precision() -> None:
-    """The logits of bf16 are half a unit apart here, so that many successes are none. The case is met where any was
-    denied; what is left is still found by full precision, within the budget, and near what it finds itself."""
     model, x = SmallConvNet().eval(), images(12)
     with torch.no_grad():
-        model.net[-1].bias.add_(70.0)
+        model.net[-1].bias.add_(70.0)  # the logits of bf16 are half a unit apart
     y = labelled(model, x)
-    attack = sp.SparseAnneal(sp.Budget(k=12), 45, early_stop=False)
+    attack = sp.SparseAnneal(sp.Budget(k=12), 80, early_stop=False)
     with metered() as meter:
         result = attack(model, x, y, engine=sp.Engine("bf16"))
-    assert meter.denied > 0
+    assert meter.denied > 0  # or the case is none
     assert broken(attack, result, model, x, y) == []
     exact = attack(model, x, y)
-    both = result.fooled & exact.fooled
-    assert int(both.sum()) >= int(exact.fooled.sum()) // 2 > 0
-    assert int(result.groups[both].sum()) <= 2 * int(exact.groups[both].sum())
+    assert int(result.fooled.sum()) >= int(exact.fooled.sum()) - 2
+    assert float(result.groups[result.fooled].float().mean()) <= 1.5 * float(exact.groups[exact.fooled].float().mean())
 
 
 # Unusual models and inputs.
@@ -437,10 +434,10 @@ def test_points_where_the_model_has_no_answer_are_no_success_and_no_progress(val
         known = (z[:, None, :, 0, 0] == first[None]).all(2).any(1)
         return torch.where(known[:, None], net(z), value)
 
-    attack = sp.SparseAnneal(sp.Budget(k=6, pattern=pattern), 45)
+    attack = sp.SparseAnneal(sp.Budget(k=6, pattern=pattern), 90)
     result = attack(model, x, y)
     assert torch.equal(result.x_adv[:, :, 0, 0], first)
-    assert bool(result.fooled.any())
+    assert int(result.fooled.sum()) >= 2
 
     def nowhere(z: Tensor) -> Tensor:
         known = (z[:, None] == x[None]).flatten(2).all(2).any(1)

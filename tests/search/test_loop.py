@@ -19,9 +19,10 @@ from sparsepgd.search.stepwise import Stepwise
 from support.models import Dial, NoLook, SmallConvNet, images, labelled
 
 
+@pytest.mark.parametrize("every", [2, 7, 50])
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_how_often_the_host_looks_does_not_change_who_is_fooled(
-    early_stop: bool, monkeypatch: pytest.MonkeyPatch
+    every: int, early_stop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = SmallConvNet(dtype=torch.float64), images(9, dtype=torch.float64)
     y = labelled(model, x)
@@ -29,7 +30,7 @@ def test_how_often_the_host_looks_does_not_change_who_is_fooled(
     expected = attack(model, x, y, batch_size=4)
     assert 0 < int(expected.fooled.sum()) < 9
     monkeypatch.setattr(table, "waits_for_host", lambda device: True)
-    monkeypatch.setattr(table, "LONGEST", 7)
+    monkeypatch.setattr(table, "LONGEST", every)
     result = attack(model, x, y, batch_size=4)
     assert torch.equal(result.fooled, expected.fooled)
     assert torch.equal(result.steps, expected.steps)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import sparsepgd as sp
@@ -20,30 +22,25 @@ from support import linear
 from support.models import Linear, SmallConvNet, images, labelled
 from support.updates import GRADIENT, one_update
 
-CROSS = sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 
-
+@pytest.mark.parametrize(("gradient", "steps"), [("unprojected", 2000), ("projected", 3000)])
 @pytest.mark.parametrize(
-    ("gradient", "budget", "steps"),
+    "budget",
     [
-        ("unprojected", sp.Budget(k=1), 300),
-        ("unprojected", sp.Budget(k=4), 700),
-        ("unprojected", sp.Budget(k=3, eps=0.1), 700),
-        ("unprojected", sp.Budget(k=3, pattern=sp.Features()), 700),
-        ("unprojected", sp.Budget(k=1, pattern=sp.Rows()), 300),
-        ("unprojected", sp.Budget(k=1, pattern=sp.Patches(3), eps=0.1), 300),
-        ("unprojected", sp.Budget(k=1, pattern=CROSS), 700),
-        ("projected", sp.Budget(k=1), 300),
-        ("projected", sp.Budget(k=4), 700),
-        ("projected", sp.Budget(k=1, pattern=sp.Columns()), 300),
-        ("projected", sp.Budget(k=1, pattern=sp.Patches(3)), 300),
+        sp.Budget(k=1),
+        sp.Budget(k=4),
+        sp.Budget(k=3, pattern=sp.Features()),
+        sp.Budget(k=1, pattern=sp.Rows()),
+        sp.Budget(k=1, pattern=sp.Columns()),
+        sp.Budget(k=1, pattern=sp.Patches(3)),
+        sp.Budget(k=1, pattern=sp.Shape([[0, 1, 0], [1, 1, 1], [0, 1, 0]])),
+        sp.Budget(k=3, eps=0.1),
+        sp.Budget(k=1, pattern=sp.Patches(3), eps=0.1),
     ],
+    ids=repr,
 )
-def test_finds_the_best_groups_of_a_linear_model(gradient: Any, budget: sp.Budget, steps: int) -> None:
-    """The projected gradient sees no group but those it has, and small changes matter little: both need long where many
-    are nearly as good."""
-    many = budget.eps == 1 and (gradient == "unprojected" or budget.pattern.structured)
-    weight, x, best = linear.problem(budget) if many else linear.planted(budget)
+def test_finds_the_best_groups_of_a_linear_model(budget: sp.Budget, gradient: Any, steps: int) -> None:
+    weight, x, best = linear.problem(budget)
     pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}
     attack = sp.SparsePGD(budget, steps, gradient, loss="margin", early_stop=False, **pace)
     model = Linear(weight, -1000.0)  # far from the boundary: nothing stops the search
@@ -56,12 +53,13 @@ def test_finds_the_best_groups_of_a_linear_model(gradient: Any, budget: sp.Budge
 @pytest.mark.parametrize("gradient", ["unprojected", "projected"])
 def test_fools_a_linear_model_if_and_only_if_the_budget_suffices(gradient: Any) -> None:
     budget = sp.Budget(k=3)
-    weight, x, best = linear.planted(budget)
+    weight, x, best = linear.problem(budget)
     score = (x * weight).flatten(1).sum(1)
-    for slack, expected in ((1e-2, True), (-1e-2, False)):
-        model = Linear(weight, float(-score[0] - best[0] + slack))
-        result = sp.SparsePGD(budget, steps=700, gradient=gradient)(model, x[:1], torch.tensor([0]))
-        assert bool(result.fooled) is expected
+    for i in range(len(x)):
+        for slack, expected in ((1e-2, True), (-1e-2, False)):
+            model = Linear(weight, float(-score[i] - best[i] + slack))
+            result = sp.SparsePGD(budget, steps=1500, gradient=gradient)(model, x[i : i + 1], torch.tensor([0]))
+            assert bool(result.fooled) is expected
 
 
 @pytest.mark.parametrize("gradient", ["unprojected", "projected"])
@@ -74,6 +72,21 @@ def test_a_kernel_of_one_cell_is_the_unstructured_attack(gradient: Any) -> None:
         other = sp.SparsePGD(sp.Budget(k=3, pattern=pattern), **shared)(model, x, y, seed=5)
         assert torch.equal(other.x_adv, pixels.x_adv)
         assert torch.equal(other.steps, pixels.steps)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(7)), st.sampled_from([1, 2, 3, 7]), st.booleans())
+def test_batch_size_and_order_do_not_change_the_result(order: list[int], batch_size: int, structured: bool) -> None:
+    model, x = SmallConvNet(dtype=torch.float64), images(7, dtype=torch.float64)
+    y = labelled(model, x)
+    pattern = sp.Patches(2) if structured else sp.Pixels()
+    attack = sp.SparsePGD(sp.Budget(k=2, pattern=pattern), steps=25)
+    whole = attack(model, x, y, seed=3, batch_size=7)
+    pick = torch.tensor(order)
+    parts = attack(model, x[pick], y[pick], seed=3, batch_size=batch_size, index=pick)
+    assert torch.equal(parts.fooled, whole.fooled[pick])
+    assert torch.equal(parts.steps, whole.steps[pick])
+    torch.testing.assert_close(parts.x_adv, whole.x_adv[pick], rtol=0, atol=1e-9)
 
 
 def test_seeds_differ_and_repeat() -> None:
