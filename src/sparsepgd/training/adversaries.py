@@ -79,8 +79,8 @@ class SparseAdversary:
             work = self.recorded.setdefault(kind, Recorded(work))
         with borrowed(model, batch.x.device):
             drawn = torch.full((), signed(seed), dtype=torch.int64, device=batch.x.device)
-            kept = torch.zeros_like(batch.x) if batch.kept is None else batch.kept
-            return work(batch.x, batch.y, batch.rows, drawn, kept)
+            start = [] if batch.kept is None or not isinstance(attack, SparseAnneal) else [batch.kept]
+            return work(batch.x, batch.y, batch.rows, drawn, *start)
 
     def _perturbed(
         self,
@@ -91,7 +91,7 @@ class SparseAdversary:
         y: Tensor,
         rows: Tensor,
         seed: Tensor,
-        kept: Tensor,
+        kept: Tensor | None = None,
     ) -> Tensor:
         goal: Goal = Untargeted()
         if self.wanted.mode == "F":

@@ -28,16 +28,17 @@ AGAIN = 0.25  # share of the images that begin at the clean image although a cha
 
 
 def short_cycle(
-    steps: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor, noise: Noise
+    steps: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor | None, noise: Noise
 ) -> Tensor:
     """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
-    gets one to several times as many, at most those of the threat. `kept`: changes to begin with, or 0."""
+    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
     size = eps * PATH / steps * torch.exp(SPREAD * spread)
     k = tested * (1 + (draws[:, 0] * (most // tested)).long()).clamp(max=most // tested)
-    delta = torch.where(column(draws[:, 1]) < AGAIN, 0.0, kept)
+    clean = torch.zeros_like(images.x)
+    delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
     v = delta.new_zeros(len(delta), *threat.grid)
     for step in range(steps + 1):
         if not threat.overlapping:
@@ -113,11 +114,5 @@ class Changes:
 
     def share(self, team: Team) -> None:
         """After an epoch, in which an image is seen at most once: everybody's changes for all."""
-        if team.world > 1:
-            seen = team.sum(self.mine.int()) > 0
-            for name in ("places", "values"):
-                whole: Tensor = getattr(self, name)
-                own = self.mine.view(-1, *[1] * (whole.dim() - 1))
-                changed = team.sum(torch.where(own, whole, 0))
-                setattr(self, name, torch.where(seen.view_as(own), changed, whole))
+        self.places, self.values = team.latest(self.places, self.mine), team.latest(self.values, self.mine)
         self.mine.zero_()

@@ -71,7 +71,7 @@ class SoftTargets:
 
     def __init__(self, count: int, classes: int, device: torch.device) -> None:
         self.t = torch.zeros(count, classes, device=device)
-        self.mine = torch.zeros(count, 1, device=device, dtype=torch.bool)  # what this worker has changed
+        self.mine = torch.zeros(count, device=device, dtype=torch.bool)  # what this worker has changed
 
     def of(self, rows: Tensor, y: Tensor) -> Tensor:
         t = self.t[rows]
@@ -84,8 +84,5 @@ class SoftTargets:
 
     def share(self, team: Team) -> None:
         """After an epoch, in which an image is seen at most once: everybody's changes for all."""
-        if team.world > 1:
-            changed = team.sum(torch.where(self.mine, self.t, 0))
-            seen = team.sum(self.mine.to(self.t.dtype))
-            self.t = torch.where(seen > 0, changed, self.t)
+        self.t = team.latest(self.t, self.mine)
         self.mine.zero_()

@@ -40,6 +40,14 @@ class Team:
             dist.all_reduce(value, group=self.group)
         return value
 
+    def latest(self, value: Tensor, mine: Tensor) -> Tensor:
+        """The rows of `value` as the worker has them who changed them, `mine` (N,) bool; the others as they are."""
+        if self.world == 1:
+            return value
+        rows = mine.view(-1, *[1] * (value.dim() - 1))
+        changed, seen = self.sum(torch.where(rows, value, 0)), self.sum(rows.to(value.dtype))
+        return torch.where(seen > 0, changed, value)
+
     def network(self, model: nn.Module, device: torch.device) -> nn.Module:
         """The model itself, or for several GPUs a copy whose batch normalisation sees the batches of all.
 
