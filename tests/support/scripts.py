@@ -15,6 +15,17 @@ import torch
 from sparsepgd.search import registry
 from sparsepgd.sources import data
 
+ROOT = Path(__file__).parents[2]
+
+
+def is_current(script: str, *words: str) -> bool:
+    """Whether the page that a script of benchmarks/ writes is what its records say."""
+    try:
+        output(ROOT / "benchmarks" / script, *words, "--check", cwd=ROOT)
+    except AssertionError:
+        return False
+    return True
+
 
 def output(file: Path, *words: str, cwd: Path, strict: bool = False) -> str:
     """What ``python file words`` prints; `strict`: warnings are errors."""

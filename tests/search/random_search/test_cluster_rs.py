@@ -134,17 +134,6 @@ def test_the_best_points_of_a_linear_model_are_found(budget: sp.Budget) -> None:
     assert bool((reached(ClusterRS(budget, 3000), weight, x) > 0.9 * best).all())
 
 
-def test_black_boxes_without_gradients_will_do() -> None:
-    model, x = SmallConvNet().eval(), images(4)
-    y = labelled(model, x)
-
-    def black_box(points: Tensor) -> Tensor:
-        return torch.from_numpy(model(points).detach().numpy())
-
-    attack = ClusterRS(sp.Budget(k=9), 40)
-    assert torch.equal(attack(black_box, x, y).x_adv, attack(model, x, y).x_adv)
-
-
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(2), sp.Frame(1)], ids=repr)
 def test_structured_patterns_are_left_to_sparse_rs(pattern: sp.Pattern) -> None:
     with pytest.raises(UnsupportedError, match="use SparseRS"):

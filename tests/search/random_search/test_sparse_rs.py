@@ -15,6 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search.cluster_rs import ClusterRS
 from sparsepgd.search.random_search.sparse_rs import SparseRS, State
 from sparsepgd.threat import Frame
 from sparsepgd.threat.norms import group_l0
@@ -140,14 +141,15 @@ def test_a_kernel_of_one_cell_is_the_attack_on_pixels() -> None:
     assert torch.equal(pixels.x_adv, cells.x_adv)
 
 
-def test_black_boxes_without_gradients_will_do() -> None:
+@pytest.mark.parametrize("kind", [SparseRS, ClusterRS])
+def test_black_boxes_without_gradients_will_do(kind: type[SparseRS] | type[ClusterRS]) -> None:
     model, x = SmallConvNet().eval(), images(4)
     y = labelled(model, x)
 
     def black_box(points: Tensor) -> Tensor:
         return torch.from_numpy(model(points).detach().numpy())
 
-    attack = SparseRS(sp.Budget(k=9), 40)
+    attack = kind(sp.Budget(k=9), 40)
     assert torch.equal(attack(black_box, x, y).x_adv, attack(model, x, y).x_adv)
 
 
