@@ -44,6 +44,7 @@ def headline() -> str:
         f"How robust is `{record['model']}`, a PreActResNet-18 trained against 20 pixels? The first "
         f"{record['images']:,} test images of CIFAR-10, k = {record['k']}, {record['hardware']}:\n\n"
         f"{markdown(['attack', 'passes for each image, at most', 'robust accuracy', 'record'], rows)}\n\n"
+        "A pass is a forward and a backward pass; a query of a black box is a forward pass alone. "
         f"In a cold process SparseAnneal is below the verdict of the paper's ensemble after {first:.1f} s "
         "([how it works](docs/anneal.md)). `spgd evaluate` runs it first, as a part of `saa+`.\n"
     )
