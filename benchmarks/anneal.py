@@ -13,12 +13,8 @@ themselves: how many images are left after so many passes for each, and after so
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import math
-import re
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from provenance import ROOT, add_arguments, head
 from records import RESULTS, read, rewritten, torch_version
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -35,13 +32,11 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from sparsepgd import baselines, zoo
 from sparsepgd.analysis.curves import accuracy_over_queries
-from sparsepgd.runs.identity import hardware
 from sparsepgd.search import anneal
 from sparsepgd.speed import rivals
 from sparsepgd.tables import markdown
 from sparsepgd.zoo.registry import ARCHITECTURES
 
-ROOT = Path(__file__).parent.parent
 MARKS = "<!-- results: written by benchmarks/anneal.py page, do not edit -->\n", "<!-- end of results -->"
 Make = Callable[[sp.Budget, int], Any]
 ATTACKS: dict[str, Make] = {
@@ -94,13 +89,10 @@ def arguments() -> argparse.Namespace:
         one.add_argument("--model", required=True, help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
         one.add_argument("--name", help="of the model, for the record")
         one.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; left out: bundled images")
-        one.add_argument("--data-name", help="of the images, for the record")
         one.add_argument("-n", type=int, default=1000)
         one.add_argument("--k", type=int, default=20)
         one.add_argument("--seeds", type=int, default=3)
-        one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        one.add_argument("--commit", help="left out: git is asked")
-        one.add_argument("--out", type=Path, required=True)
+        add_arguments(one)
     work.choices["run"].add_argument("--run", action="append", default=[], metavar="ATTACK:LENGTH[:SEEDS[:IMAGES]]")
     work.choices["run"].add_argument("--official", type=Path, help="a checkout of the authors' code")
     work.choices["run"].add_argument("--official-steps", type=int, default=300)
@@ -129,31 +121,6 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
             x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).float() / 255
             y = torch.from_numpy(file[f"y{part}"][: args.n]).long()
     return model.to(args.device).eval(), x.to(args.device), y.to(args.device)
-
-
-def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """Where a record comes from."""
-    names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
-    names[str(getattr(args, "official", None))] = "path/to/sPGD"
-    words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
-    commit = (
-        args.commit
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-    images = hashlib.sha256((x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes())
-    return {
-        "command": shlex.join(["python", "benchmarks/anneal.py", *words]),
-        "commit": commit,
-        "hardware": hardware(torch.device(args.device)),
-        "torch": torch.__version__,
-        "model": args.name or args.model,
-        "data": args.data_name or (args.data.name if args.data else "bundled"),
-        "sha256": images.hexdigest()[:16],
-        "images": len(x),
-        "k": args.k,
-    }
 
 
 def timed(attack: Any, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
@@ -403,7 +370,7 @@ def main() -> int | None:
     if args.work == "page":
         return page(args)
     model, x, y = load(args)
-    record = {**head(args, x, y), "runs": []}
+    record = {**head(args, x, y), "model": args.name or args.model, "k": args.k, "runs": []}
     for row in {"run": run, "ablation": ablation, "structures": structures}[args.work](args, model, x, y):
         record["runs"].append(row)
         print({name: value for name, value in row.items() if name not in ("passes", "clock")}, flush=True)

@@ -1,0 +1,46 @@
+"""Where a record comes from: the command, the commit, the machine and the images."""
+
+import argparse
+import hashlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsepgd.runs.identity import hardware
+
+ROOT = Path(__file__).parent.parent
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-name", help="of the images, for the record")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--commit", help="left out: git is asked")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """The first fields of a record; `x`, `y`: the images that are reported on."""
+    names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
+    names[str(getattr(args, "official", None))] = "path/to/sPGD"
+    words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
+    images = hashlib.sha256((x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes())
+    return {
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
+        "commit": args.commit or _commit(),
+        "hardware": hardware(torch.device(args.device)),
+        "torch": torch.__version__,
+        "data": args.data_name or (args.data.name if args.data else "bundled"),
+        "sha256": images.hexdigest()[:16],
+        "images": len(x),
+    }
+
+
+def _commit() -> str:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
