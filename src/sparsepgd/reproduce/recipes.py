@@ -50,8 +50,7 @@ def _trainings() -> list[Recipe]:
     twice = (
         "multi-eps 2x here, 6x in the paper: 18 of the 64 pixels of a digit are more than a network learns to withstand"
     )
-    turns = "alternating: here with every batch, in the paper every 5 epochs"
-    notes = {"training-gradient": [twice, turns], "training-tolerance": [twice]}
+    notes = {"training-gradient": [twice], "training-tolerance": [twice]}
     return [
         Recipe(
             name, f"sTRADES: {table(policies.label).title}", training(policies, *notes.get(name, [])), (policies.label,)
