@@ -27,6 +27,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from records import origin
 
 from sparsepgd import atomic, zoo
 from sparsepgd.reproduce.jobs import Job, scale
@@ -175,6 +176,7 @@ def written(order: Order, args: argparse.Namespace, done: dict[Key, Finished], s
     ]
     return {
         "command": command(args),
+        **origin(order.data),
         "scale": order.effort,
         "images": first.images,
         "data": named(order.data),
