@@ -130,8 +130,8 @@ def trained() -> str:
     return (
         f"\nPreActResNet-18 on CIFAR-10, trained by `recipes/quick` in minutes; epochs and seconds are those of all "
         f"stages from fresh weights on. Under Sparse-AutoAttack (the first {saa['images']:,} test images; "
-        f"{saa['steps']} steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), under the strongest "
-        "attack in any record, and what the authors report after 100 epochs and 10,000 steps:\n\n"
+        f"{saa['steps']} steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), under "
+        "the strongest attack in any record, and what the authors report after 100 epochs and 10,000 steps:\n\n"
         f"{markdown(titles, rows)}\n\n[1] {facts()['source']}. [2] {later['source']}.\n\n"
         "`fast-ls` is shipped as `prn18-fast-ls`. `strades-long` goes on where `strades` ended, against an adversary "
         "that does not stop at its first success; `strades-sn` goes on from `fast-ls` in the same way. All these "

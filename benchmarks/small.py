@@ -41,7 +41,7 @@ PLACES = {  # the paper's model: ours; of several the first that is there
     "sTRADES-l0": ("prn18-strades",),
     "sTRADES-row": ("prn18-strades-row",),
     "sTRADES-p5x5": ("prn18-strades-patch5",),
-    "Fast-EG-l1": ("prn18-linf", "prn18-sat"),
+    "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
 }
 ABLATIONS = ("components", "alpha", "beta", "tolerance", "alpha-structured", "beta-structured", "tolerance-structured")
 RECIPES = ("unstructured", "structured", "histogram", "iterations", *ABLATIONS, "sparsity")  # what matters most first
