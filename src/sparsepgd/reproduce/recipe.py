@@ -96,8 +96,9 @@ def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
         stand_in = ", a stand-in from this package" if subject.stand_in else ""
-        paper = "the paper's is" if subject.stand_in or subject.role in recipe.roles else "the paper has here no"
-        yield f"model: {subject.name}{stand_in}; {paper} {theirs}"
+        known = subject.stand_in or subject.role in recipe.roles
+        paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
+        yield f"model: {subject.name}{stand_in}; {paper}"
 
 
 def _images(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:

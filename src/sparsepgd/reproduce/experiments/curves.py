@@ -50,8 +50,8 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
             for length, share in _read(case, one.record)
         ]
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
-                        "Tables I and II", "anneal is read from one run; alone, one shorter than a cycle would do "
-                        "better")  # fmt: skip
+                        "Tables I and II", "anneal is read from one run; one shorter than a cycle has another "
+                        "schedule")  # fmt: skip
         return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
 
     return Plan(parts, finish)
