@@ -59,11 +59,12 @@ def beside_the_official_code() -> str:
         for pair in beside_official(record):
             rows.append([record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)])
     gpu, weak, cpu = map(load, ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"))
+    trained_for = [record["model note"].partition(";")[0] for record in (gpu, weak)]
     return (
         "Beside the authors' code, in one run at equal steps and k = 20 (ours after a warm-up, theirs without one; "
         "left: images still right, fewer is a stronger attack):\n\n"
         f"{markdown(['model', 'attack', *PAIR, 'record'], rows)}\n\n"
-        f"`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
+        f"`prn18`, {trained_for[0]} and {trained_for[1]}: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
         f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32, three seeds "
         "each. The first call of a process, with nothing warm and not compiled yet: "
         f"{gpu['first call']['seconds']:.1f} s (strades) and {weak['first call']['seconds']:.1f} s (linf). `small`: "
