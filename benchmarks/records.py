@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from sparsepgd.reproduce.experiments import accuracy
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
 Records = dict[str, Record]  # by the name of the file, without .json
+OWN = ("bundled", "digits")  # data that come with this package and with scikit-learn
 NONE: Record = {"attacks": []}
 
 
@@ -42,7 +44,7 @@ class Origin:
     hardware: str | None
     versions: str | None  # of torch at least
     data: str | None
-    checksum: str | None  # of the data; those of the package and of scikit-learn are fixed by the versions
+    checksum: str | None  # of the data; those of OWN are fixed by the versions
     lengths: str | None  # steps, queries, passes, epochs
     seconds: str | None
 
@@ -58,7 +60,7 @@ class Origin:
             _every(record, "hardware", "device"),
             _every(record, "torch"),
             data,
-            record.get("sha256") or ("in the package" if data in ("bundled", "digits") else None),
+            record.get("sha256") or ("in the package" if data in OWN else None),
             _every(record, "steps", "queries", "length", "passes", "epochs", "evaluations", "how", "scale", "lengths"),
             "in the record" if _every(record, "seconds") else None,
         )
@@ -85,14 +87,13 @@ def _every(value: object, *names: str) -> str | None:
 def origin(data: str) -> Record:
     """Of a record that is about to be written: the code and, if the data are one file, its checksum. Where there is no
     git, the variable COMMIT says which code it is."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    file = Path(data.partition(":")[2] or data)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = {"commit": os.environ.get("COMMIT") or done.stdout.strip() or None}
-    found["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else None
-    return {name: value for name, value in found.items() if value} | (
-        {} if found["commit"] else {"unknown": ["commit"]}
-    )
+    found, file = {"commit": os.environ.get("COMMIT", "")}, Path(data.partition(":")[2] or data)
+    if not found["commit"] and which("git"):
+        words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        found["commit"] = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    found["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+    missing = [*([] if found["commit"] else ["commit"]), *([] if found["sha256"] or data in OWN else ["checksum"])]
+    return {name: value for name, value in found.items() if value} | ({"unknown": missing} if missing else {})
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,7 @@ def test_a_record_that_is_written_now_knows_its_code_and_its_data(
     (tmp_path / "d.npz").write_bytes(b"1")
     assert records.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
     assert records.origin("bundled") == {"commit": "abc"}
+    assert records.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
 
 
 def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
