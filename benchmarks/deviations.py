@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import origin
 from torch import Tensor, nn
 
 import sparsepgd as sp
@@ -180,6 +181,7 @@ def main() -> None:
     print(f"clean {clean} of {len(x)}")
     record = {
         "command": shlex.join(["python", "benchmarks/deviations.py", *sys.argv[1:]]),
+        **origin(args.data),
         "model": args.weights.stem if args.weights else source.name,
         "images": len(x),
         "clean": clean,

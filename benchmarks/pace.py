@@ -11,13 +11,12 @@ The default has one run for each.
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from records import RESULTS, read
+from records import RESULTS, origin, read
 
 import sparsepgd as sp
 from sparsepgd import zoo
@@ -75,7 +74,9 @@ def main() -> None:
         right = int((model(x).argmax(1) == y).sum())
     record: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/pace.py", *sys.argv[1:]]),
-        "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
+        **origin("bundled"),
+        "data": "bundled",
+        "lengths": args.lengths,
         "model": args.model,
         "images": len(x),
         "right": right,

@@ -7,8 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from records import PAIR, beside_official, load, rewritten, torch_version
+from records import PAIR, RESULTS, beside_official, budget_of, load, rewritten, stages, strongest, torch_version
 
+from sparsepgd.reproduce.recipe import facts, table
 from sparsepgd.tables import markdown
 from sparsepgd.zoo import Card
 
@@ -58,10 +59,13 @@ def beside_the_official_code() -> str:
         for pair in beside_official(record):
             rows.append([record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, _link(name)])
     gpu, weak, cpu = map(load, ("speed-prn18-strades", "speed-prn18-linf", "speed-cpu-small-strades"))
+    trained_for = [record["model note"].partition(";")[0] for record in (gpu, weak)]
     return (
-        "Beside the authors' code, in one run at equal steps and k = 20 (warm-up apart; left: images still right, "
-        f"fewer is a stronger attack):\n\n{markdown(['model', 'attack', *PAIR, 'record'], rows)}\n\n"
-        f"`prn18`: {gpu['hardware']}, torch {torch_version(gpu)}, {gpu['spgd']['steps']} steps, "
+        "Beside the authors' code, in one run at equal steps and k = 20 (ours after a warm-up, theirs without one; "
+        "left: images still right, fewer is a stronger attack):\n\n"
+        f"{markdown(['model', 'attack', *PAIR, 'record'], rows)}\n\n"
+        f"`prn18`, {' and '.join(trained_for)}: {gpu['hardware']}, torch {torch_version(gpu)}, "
+        f"{gpu['spgd']['steps']} steps, "
         f"{gpu['sparse-rs']['queries']} queries, fp16 and compiled code for the search, verdicts in fp32, three seeds "
         "each. The first call of a process, with nothing warm and not compiled yet: "
         f"{gpu['first call']['seconds']:.1f} s (strades) and {weak['first call']['seconds']:.1f} s (linf). `small`: "
@@ -93,45 +97,53 @@ def shipped() -> str:
     )
 
 
+PAPER = {  # of which row of the paper's tables a recipe is the counterpart
+    "plain": ("20", "k=20", "Vanilla"),
+    "strades": ("20", "k=20", "sTRADES"),
+    "strades-long": ("20", "k=20", "sTRADES"),
+    "sat": ("20", "k=20", "sAT"),
+    "strades-row": ("struct", "cifar10, 1 row", "sTRADES-row"),
+    "strades-patch": ("struct", "cifar10, 1 patch 5x5", "sTRADES-p5x5"),
+}
+LATER = {"fast-ls": "Fast-LS-l0", "strades-sn": "sTRADES+S&N"}  # those of the authors' later work
+
+
 def trained() -> str:
     """The training runs, from their records, beside the figures of the two papers."""
-    titles = ["recipe", "epochs", "seconds", "clean", "queries", "under sAA", "authors, sAA", "record"]
-    rows, near = [], []
-    for name, paper in AUTHORS.items():
-        record = load(f"train-cifar10-{name}")
-        saa = record["saa"]
-        found = ["-", "not run"] if saa is None else [f"{saa['queries']:,}", f"{saa['robust_accuracy']:.1%}"]
-        seconds = f"{record['seconds']:.0f}{' (shared GPU)' if record.get('trainings at once', 1) > 1 else ''}"
-        cells = [name, str(record["epochs"]), seconds, f"{record['clean']:.1%}", *found, paper]
+    titles = ["recipe", "epochs", "seconds", "clean", "queries", "under sAA", "the lowest", "authors, sAA", "record"]
+    rows, later = [], facts()["follow_up"]
+    for name in ("plain", *LATER, *list(PAPER)[1:]):
+        every = [load(f"train-{one}") for one in stages(f"cifar10-{name}")]
+        record, saa = every[-1], every[-1]["saa"]
+        seconds = f"{sum(one['seconds'] for one in every):.0f}"
+        shared = " (shared GPU)" if record.get("trainings at once", 1) > 1 else ""
+        lowest = strongest(RESULTS, f"cifar10-{name}", budget_of(f"cifar10-{name}"))
+        assert lowest is not None
+        least = (
+            f"{lowest.share:.1%}, {lowest.attack}, [{lowest.images:,} images](benchmarks/results/{lowest.record}.json)"
+        )
+        if name in LATER:
+            theirs = f"{later['sAA']['cifar10, k=20'][LATER[name]]:.1f}% [2]"
+        else:
+            label, *place = PAPER[name]
+            theirs = f"{table(label).value(*place, 'sAA'):.1f}% [1]"
+        cells = [name, str(sum(one["epochs"] for one in every)), seconds + shared, f"{record['clean']:.1%}"]
+        cells += [f"{saa['queries']:,}", f"{saa['robust_accuracy']:.1%}", least, theirs]
         rows.append([*cells, _link(f"train-cifar10-{name}")])
-        if "near" in record:
-            near.append(f"`{name}` {record['near']['robust_accuracy']:.1%}")
-    lowest = min(row["left"] / row["images"] for row in load("anneal-prn18-fast-ls")["runs"])
     return (
-        "\nPreActResNet-18 on CIFAR-10, trained by `recipes/quick` in minutes, under Sparse-AutoAttack (the first "
-        "1,000 test images; 300 steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), "
-        f"beside what the authors report after 100 epochs and 10,000 steps:\n\n{markdown(titles, rows)}\n\n"
-        f"`fast-ls` is shipped as `prn18-fast-ls`. These columns overstate what it withstands: SparseAnneal reduces it "
-        f"to {lowest:.1%} ([record](benchmarks/results/anneal-prn18-fast-ls.json)), and the others have not been "
-        "measured under it yet. `strades-long` goes on "
-        "where `strades` ended, against an adversary that does not stop at its first success, 100 epochs in all; "
-        "`strades-sn` goes on from `fast-ls` in the same way. The other runs are much shorter than those of the "
-        "authors. All these models were trained against extreme pixels, which sAA mostly looks for too: 80 steps of "
-        "sPGD from near the clean image, which `SparseAnneal` has replaced since, leave of the first 300 test images "
-        f"{', '.join(near)}."
+        f"\nPreActResNet-18 on CIFAR-10, trained by `recipes/quick` in minutes; epochs and seconds are those of all "
+        f"stages from fresh weights on. Under Sparse-AutoAttack (the first {saa['images']:,} test images; "
+        f"{saa['steps']} steps of sPGD with either gradient, then Sparse-RS with as many queries as are said), under "
+        "the strongest attack in any record, and what the authors report after 100 epochs and 10,000 steps:\n\n"
+        f"{markdown(titles, rows)}\n\n[1] {facts()['source']}. [2] {later['source']}.\n\n"
+        "`fast-ls` is shipped as `prn18-fast-ls`. `strades-long` goes on where `strades` ended, against an adversary "
+        "that does not stop at its first success; `strades-sn` goes on from `fast-ls` in the same way. All these "
+        "models were trained against extreme pixels, which sAA mostly looks for too, so that it overstates what they "
+        "withstand; those without another attack in the column of the lowest have not been measured under a stronger "
+        "one yet. The recipes were chosen by what they left of these same images, with one seed, so their figures are "
+        "a little better than those of a fresh test would be. `spgd-near` is sPGD from near the clean image, 80 steps, "
+        "which `SparseAnneal` (`anneal`) has replaced since."
     )
-
-
-AUTHORS = {  # sAA of the paper and of the authors' work on one-step training, k = 20; a row, a 5x5 patch: k = 1
-    "plain": "-",
-    "fast-ls": "63.0%",
-    "strades-sn": "65.5%",
-    "strades": "-",
-    "strades-long": "61.7%",
-    "sat": "36.2%",
-    "strades-row": "77.3%",
-    "strades-patch": "55.9%",
-}
 
 
 def beyond_saa() -> str:

@@ -1,17 +1,26 @@
-"""The records in benchmarks/results, for the pages that are written from them."""
+"""The records in benchmarks/results, for the pages that are written from them, and what each must say of its origin."""
 
+import hashlib
 import json
+import os
+import re
 import statistics
+import subprocess
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import Any
 
+from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.tables import markdown
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
 Records = dict[str, Record]  # by the name of the file, without .json
+OWN = ("bundled", "digits")  # data that come with this package and with scikit-learn
 NONE: Record = {"attacks": []}
 
 
@@ -21,8 +30,142 @@ def load(name: str) -> Record:
 
 
 def read(results: Path, kind: str) -> Records:
-    """All records whose name begins so."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(results.glob(f"{kind}-*.json"))}
+    """All records of a kind, or of every kind if that is empty."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(results.glob(f"{kind}{kind and '-'}*.json"))}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record comes from. A record has every field, or names it in its own list `unknown`."""
+
+    commit: str | None  # of this repository
+    command: str | None
+    seeds: str | None
+    hardware: str | None
+    versions: str | None  # of torch at least
+    data: str | None
+    checksum: str | None  # of the data; those of OWN are fixed by the versions
+    lengths: str | None  # steps, queries, passes, epochs
+    seconds: str | None
+
+    @classmethod
+    def of(cls, record: Record) -> "Origin":
+        command = "; ".join(record.get("commands", [record["command"]] if "command" in record else [])) or None
+        told = re.search(r"--data (\S+)", command or "")
+        data = record.get("data") or (told[1] if told else None)
+        return cls(
+            record.get("commit"),
+            command,
+            _every(record, "seed", "seeds"),
+            _every(record, "hardware", "device"),
+            _every(record, "torch"),
+            data,
+            record.get("sha256") or ("in the package" if data in OWN else None),
+            _every(record, "steps", "queries", "length", "passes", "epochs", "evaluations", "how", "scale", "lengths"),
+            "in the record" if _every(record, "seconds") else None,
+        )
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for name, value in vars(self).items() if value is None]
+
+
+def _every(value: object, *names: str) -> str | None:
+    """All different values under these names, however deep."""
+    found: dict[str, None] = {}
+
+    def look(one: object) -> None:
+        for name, inner in one.items() if isinstance(one, dict) else enumerate(one if isinstance(one, list) else ()):
+            if name in names and inner is not None:
+                found[", ".join(map(str, inner)) if isinstance(inner, list) else str(inner)] = None
+            look(inner)
+
+    look(value)
+    return ", ".join(found) or None
+
+
+def origin(data: str) -> Record:
+    """Of a record that is about to be written: the code and, if the data are one file, its checksum. Where there is no
+    git, the variable COMMIT says which code it is."""
+    found, file = {"commit": os.environ.get("COMMIT", "")}, Path(data.partition(":")[2] or data)
+    if not found["commit"] and which("git"):
+        words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        found["commit"] = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    found["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+    missing = [*([] if found["commit"] else ["commit"]), *([] if found["sha256"] or data in OWN else ["checksum"])]
+    return {name: value for name, value in found.items() if value} | ({"unknown": missing} if missing else {})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one attack, or ensemble, left of a model."""
+
+    recipe: str  # which trained it: cifar10-sat
+    budget: tuple[int, str]  # k, pattern
+    share: float
+    attack: str
+    images: int
+    record: str
+
+    def __str__(self) -> str:
+        return f"{100 * self.share:.1f} ({self.attack}, {self.images:,} images)"
+
+
+def strongest(results: Path, recipe: str, budget: tuple[int, str]) -> Measured | None:
+    """The lowest accuracy that a record has of a model under a budget."""
+    found = [one for one in _measured(results) if (one.recipe, one.budget) == (recipe, budget)]
+    return min(found, key=lambda one: one.share, default=None)
+
+
+def _measured(results: Path) -> Iterator[Measured]:
+    """From the kinds of record that name their model."""
+    for name, record in read(results, "train").items():
+        budget = budget_of(recipe := name.removeprefix("train-"))
+        for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
+            if one := record.get(key):
+                yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+    for name, record in read(results, "saa").items():
+        recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
+        yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
+    for name, record in read(results, "anneal").items():
+        recipe = record["model"].replace("prn18", "cifar10")
+        for run in record["runs"]:
+            share = run["left"] / run["images"]
+            yield Measured(recipe, (record["k"], "pixel"), share, run["attack"], run["images"], name)
+    for name, record in read(results, "small").items():
+        for table in ("unstructured", "structured"):
+            made = record["recipes"].get(table, {"numbers": []})
+            for one in made["numbers"]:
+                recipe = trained_by(record, made["places"].get(one["row"], ""))
+                if recipe and one["column"] != "clean" and one["here"] is not None:
+                    budget, share = SECTIONS[one["section"]], one["here"] / 100
+                    yield Measured(recipe, budget, share, one["column"], record["images"], name)
+
+
+SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
+
+
+def trained_by(record: Record, model: str) -> str:
+    """The recipe of a model whose card a record holds."""
+    told = re.search(r"--recipe (?:\S*/)?(\S+)\.toml", record["models"].get(model, {}).get("command", ""))
+    return told[1] if told else ""
+
+
+def quick(recipe: str) -> Record:
+    """The values of a file in recipes/quick."""
+    values: Record = tomllib.loads((ROOT / "recipes" / "quick" / f"{recipe}.toml").read_text())
+    return values
+
+
+def budget_of(recipe: str) -> tuple[int, str]:
+    return quick(recipe)["k"], quick(recipe).get("pattern", "pixel")
+
+
+def stages(recipe: str) -> list[str]:
+    """The recipes that were run one after the other, from fresh weights on, the last of them this one."""
+    kind, _, start = quick(recipe)["model"].partition(":")
+    before = {"trained": Path(start).name, "zoo": start.replace("prn18", "cifar10")}.get(kind)
+    return [*([] if before is None else stages(before)), recipe]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from records import RESULTS, Records, file_of, hardware, listed, read, told
+from records import RESULTS, Origin, Records, file_of, hardware, listed, read, told
 from results_paper import ablations, curves, figures, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
 
@@ -23,8 +23,8 @@ INTRODUCTION = """<!-- written by benchmarks/results_page.py from the records, d
 # Results
 
 What was measured with this package, from the records in `benchmarks/results`. The [list at the end](#all-records) has
-the command and the hardware of each, where the record names them; most hold versions and seeds, too. What a robust
-accuracy says and what it does not: [Reading the numbers](interpreting.md).
+the command, the commit and the hardware of each, and what it does not know of its origin. What a robust accuracy says
+and what it does not: [Reading the numbers](interpreting.md).
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "small": tables_of_the_paper,
@@ -75,15 +75,15 @@ def _withstood(cards: list[Card], attack: str) -> list[str]:
 
 
 def sources(results: Path) -> Iterator[str]:
-    """Every record with the command that made it, if it holds one."""
+    """Every record with its origin, as far as it is known."""
     rows = []
-    for file in sorted(results.glob("*.json")):
-        record = json.loads(file.read_text())
-        commands = record.get("commands", [record["command"]] if "command" in record else [])
-        rows.append([file_of(file.stem), "; ".join(f"`{one}`" for one in commands) or "-", hardware(record)])
+    for name, record in read(results, "").items():
+        known = Origin.of(record)
+        command = "-" if known.command is None else f"`{known.command}`"
+        rows.append([file_of(name), command, (known.commit or "-")[:7], hardware(record), ", ".join(known.missing)])
     if rows:
         yield "## All records\n"
-        yield markdown(["record", "command", "hardware"], rows) + "\n"
+        yield markdown(["record", "command", "commit", "hardware", "not known"], rows) + "\n"
 
 
 def main() -> int:

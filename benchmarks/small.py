@@ -27,6 +27,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from records import origin
 
 from sparsepgd import atomic, zoo
 from sparsepgd.reproduce.jobs import Job, scale
@@ -40,7 +41,7 @@ PLACES = {  # the paper's model: ours; of several the first that is there
     "sTRADES-l0": ("prn18-strades",),
     "sTRADES-row": ("prn18-strades-row",),
     "sTRADES-p5x5": ("prn18-strades-patch5",),
-    "Fast-EG-l1": ("prn18-linf", "prn18-sat"),
+    "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
 }
 ABLATIONS = ("components", "alpha", "beta", "tolerance", "alpha-structured", "beta-structured", "tolerance-structured")
 RECIPES = ("unstructured", "structured", "histogram", "iterations", *ABLATIONS, "sparsity")  # what matters most first
@@ -175,6 +176,7 @@ def written(order: Order, args: argparse.Namespace, done: dict[Key, Finished], s
     ]
     return {
         "command": command(args),
+        **origin(order.data),
         "scale": order.effort,
         "images": first.images,
         "data": named(order.data),

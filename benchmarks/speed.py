@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from records import origin
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -167,6 +168,8 @@ def main() -> None:
     model, x, y = load(args)
     record = {
         "command": command(args),
+        **origin(str(args.data)),
+        "data": args.data.name,
         "model": args.model,
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,

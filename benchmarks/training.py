@@ -16,6 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from records import origin
+
 from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run
 from sparsepgd.training import recipes
@@ -59,6 +61,8 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"],
+        **origin(args.data),
+        "data": Path(args.data).name,
         "hardware": training.environment["hardware"],
         "torch": card["torch_version"],
         "seed": card["seed"],

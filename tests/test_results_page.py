@@ -54,7 +54,7 @@ def small_record() -> dict[str, Any]:
         "torch": "2.11.0+cu130",
         "processes": 12,
         "seconds": 123.4,
-        "models": {"mine": {"epochs": 24}},
+        "models": {"mine": {"epochs": 24, "clean_accuracy": 0.885}},
         "recipes": {
             "unstructured": {
                 **made, "source": "Table I", "about": "pixels", "numbers": table, "reasons": ["short", "few images"],
@@ -64,7 +64,10 @@ def small_record() -> dict[str, Any]:
             },
         },
         "not finished": ["sparsity"],
-        "notices": ["mine, spgd: masked", "mine, rs: masked", "mine, rs: few queries"],
+        "notices": [
+            "mine, spgd: masked", "mine, rs: masked", "mine, rs: few queries",
+            "mine, rs: in 6 steps sPGD from near the clean image fools 5 of 16 images",
+        ],
     }  # fmt: skip
 
 
@@ -94,6 +97,50 @@ def test_the_page_is_what_the_records_say() -> None:
     assert is_current("results_page.py"), "run python benchmarks/results_page.py"
 
 
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("records", monkeypatch)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda file: file.stem)
+def test_a_record_says_where_it_comes_from_or_what_of_that_is_not_known(file: Path, records: Any) -> None:
+    record = json.loads(file.read_text())
+    assert record.get("unknown", []) == records.Origin.of(record).missing, (
+        "a record has a field, or names it in unknown"
+    )
+
+
+def test_a_record_that_is_written_now_knows_its_code_and_its_data(
+    records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMIT", "abc")
+    (tmp_path / "d.npz").write_bytes(b"1")
+    assert records.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
+    assert records.origin("bundled") == {"commit": "abc"}
+    assert records.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
+
+
+def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
+    sat = records.strongest(records.RESULTS, "cifar10-sat", (20, "pixel"))
+    assert (sat.images, sat.share <= 0.339) == (1000, True), "not the 51.0 of 100 images and 1,000 queries"
+    assert records.strongest(records.RESULTS, "cifar10-fast-ls", (20, "pixel")).attack == "anneal"
+    assert records.strongest(records.RESULTS, "cifar10-none", (20, "pixel")) is None
+    assert records.stages("cifar10-strades-long") == ["cifar10-plain", "cifar10-strades", "cifar10-strades-long"]
+    assert records.stages("cifar10-strades-sn") == ["cifar10-plain", "cifar10-fast-ls", "cifar10-strades-sn"]
+
+
+def test_no_two_models_have_one_name(records: Any) -> None:
+    """Right answers on the first 1,000 test images tell the models of the records apart."""
+    clean: dict[str, set[int]] = {}
+    for name in ("deviations", "anneal"):
+        for record in records.read(records.RESULTS, name).values():
+            counts = {run["right"] for run in record.get("runs", ()) if run["images"] == 1000}
+            counts |= {record["clean"]} if record["images"] == 1000 and "clean" in record else set()
+            clean.setdefault(record["model"], set()).update(counts)
+    assert {model: counts for model, counts in clean.items() if len(counts) > 1} == {}
+    assert {"prn18-strades-10", "prn18-linf-6", "prn18-fast-ls"} <= clean.keys()
+
+
 def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) -> None:
     assert results_page.page(tmp_path, ()) == results_page.INTRODUCTION
     titles = {"saa-mine": "Sparse-AutoAttack", "growth-mine": "How the time grows", "detection-mine": "Detectors"}
@@ -114,14 +161,14 @@ def test_a_record_that_names_no_command_gets_none(results_page: Any, tmp_path: P
     line = {"attack": "rs", "robust_accuracy": 0.5, "interval": [0, 1], "forwards": 1, "backwards": 0, "seconds": 1}
     content = {**record, "budget": "b", "lines": [{**line, "clean_accuracy": 1, "median_groups": 1}]}
     (tmp_path / "compare-mine.json").write_text(json.dumps(content))
-    assert "| `compare-mine.json` | - | cpu |" in results_page.page(tmp_path, ())
+    assert "| `compare-mine.json` | - | - | cpu | commit, command |" in results_page.page(tmp_path, ())
 
 
 def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_page: Any, tmp_path: Path) -> None:
     (tmp_path / "small-mine.json").write_text(json.dumps(small_record()))
     text = results_page.page(tmp_path, ())
-    assert "| k=20 | sTRADES (mine) | 82.0 / 89.8 | 61.0 / 61.7 |" in text
-    assert "| sTRADES, here | 82.0 | - | 61.0 |" in text
+    assert "| k=20 | mine | 88.5 | 61.0 | sTRADES | 89.8 | 61.7 |" in text
+    assert "| mine, here | 82.0 | - | 61.0 |" in text, "ours under its own name"
     assert "| 95 % | 73-91 | - | 52-70 |" in text
     assert "| sTRADES, paper | 89.8 | 61.8 | 61.7 |" in text
     assert [text.count(f"\n- {reason}\n") for reason in ("short", "few images", "no numbers")] == [1, 1, 1]
@@ -129,6 +176,7 @@ def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_pa
     assert "epochs of training: mine 24;" in text
     assert "Not finished in the time that there was: sparsity.\n" in text
     assert "- mine, spgd; mine, rs: masked\n- mine, rs: few queries\n" in text
+    assert "6 steps" not in text, "a trial that is not made any more"
     assert "](images/results-small-mine-iterations.svg)" in text
     drawn = results_page.figures(tmp_path)
     assert list(drawn) == ["results-small-mine-iterations.svg"]

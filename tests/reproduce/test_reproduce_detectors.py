@@ -46,11 +46,12 @@ def test_every_budget_meets_every_attack_that_takes_it_and_is_kept(scenes: Path,
     assert {(part.row, part.column) for part in sights} == {
         (row, column)
         for row, (_, side) in BUDGETS.items()
-        for column in ("RS", "SAIF", "sPGD")
+        for column in ("RS", "SAIF", "sPGD", "anneal")
         if column != "SAIF" or side is None  # it has no patches
     }
     assert sights[0].attack.budget.k == 16  # the paper's 1600 of 640x640, as a share
     assert cost(plan).seconds > 0
+    assert next(part for part in sights if part.column == "anneal").run(job, None)["attacked"] >= 0
     kept = [part.run(job, None) for part in sights[:1]]
     assert kept == [part.run(job, None) for part in sights[:1]]
     numbers = plan.finish([kept[0]] * len(sights)).numbers

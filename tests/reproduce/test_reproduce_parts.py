@@ -101,11 +101,11 @@ def test_iterations_of_spgd_are_read_from_one_run_and_those_of_rs_from_several(t
     job = tiny_job(tmp_path, images=2, models={"Vanilla": "zoo:small-plain"})
     _, plan = recipe("iterations").prepare(job)
     outcome = plan.finish([part.run(job, None) for part in plan.parts])
-    for section in ("sPGD_p", "sPGD_u", "RS"):
+    for section in ("sPGD_p", "sPGD_u", "RS", "anneal"):
         line = [number.here for number in outcome.numbers if number.section == section]
         assert line == sorted(line, reverse=True) or section == "RS"
     (axis,) = outcome.figures["iterations"]().axes
-    assert len(axis.lines) == 3
+    assert len(axis.lines) == 4
 
 
 def test_pictures_show_an_image_for_each_kind_that_succeeds(tmp_path: Path) -> None:

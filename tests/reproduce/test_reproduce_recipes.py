@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
 import sparsepgd as sp
-from sparsepgd import tables
+from sparsepgd import tables, zoo
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments.accuracy import Block, grid, together
-from sparsepgd.reproduce.jobs import SAA, Subject, scale
-from sparsepgd.reproduce.parts import Case, Number, Outcome, cost
+from sparsepgd.reproduce.jobs import OURS, SAA, Subject, scale
+from sparsepgd.reproduce.parts import Case, Number, Outcome, cases, cost
 from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, markdown, write
 from sparsepgd.runs import runs
@@ -44,8 +46,8 @@ def test_what_does_not_ship_says_what_to_give(name: str, role: str, tmp_path: Pa
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="no recipe 'table1'; use one of unstructured"):
         recipe("table1")
-    with pytest.raises(UnsupportedError, match="no model 'ViT' in this table; it has Fast-EG-l1"):
-        recipe("alpha").prepare(tiny_job(tmp_path, models={"ViT": "zoo:small-plain"}))
+    with pytest.raises(UnsupportedError, match="no model 'ViT' in this table; it has V, R"):
+        recipe("transfer").prepare(tiny_job(tmp_path, models={"ViT": "zoo:small-plain"}))
     with pytest.raises(UnsupportedError, match="scale 'huge'; use one of smoke, small, paper"):
         scale("huge")
 
@@ -53,17 +55,76 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
 TRAINED = ["training-gradient", "training-multi-eps", "training-tolerance", "training-structured"]
 
 
-@pytest.mark.parametrize("name", [*TRAINED, "transfer"])
 @pytest.mark.parametrize(
-    ("word", "given"),
-    [("--model", {"models": {"": "zoo:nonsense"}}), ("--data", {"data": "nonsense"}), ("--size", {"size": 9})],
+    ("name", "given"), [*((name, {"size": 9}) for name in TRAINED), ("transfer", {"data": "nonsense"})]
 )
-def test_recipes_that_train_refuse_words_that_they_would_not_read(
-    name: str, word: str, given: dict[str, Any], tmp_path: Path
+def test_recipes_that_train_on_digits_refuse_words_that_they_would_not_read(
+    name: str, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    said = "no model '' in this table" if (name, word) == ("transfer", "--model") else f"nothing would read {word};"
-    with pytest.raises(UnsupportedError, match=said):
+    with pytest.raises(UnsupportedError, match=f"nothing would read --{next(iter(given))};"):
         recipe(name).prepare(tiny_job(tmp_path, **given))
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "transfer"])
+def test_every_recipe_takes_a_model_of_any_name(name: str, tmp_path: Path) -> None:
+    """Of the paper's, which has numbers in some tables, and of one's own, which has none."""
+    _, plan = recipe(name).prepare(
+        tiny_job(tmp_path, models={"l1-APGD": "zoo:small-plain", "mine": "zoo:small-strades"})
+    )
+    assert {part.subject.role for part in plan.parts} == {"l1-APGD", "mine"}
+    assert all(part.passes > 0 for part in plan.parts)
+
+
+@pytest.mark.parametrize("name", ["unstructured", "structured", "imagenet", "watermarks", "runtime", "histogram"])
+def test_sparse_anneal_stands_in_every_table_of_attacks(name: str, tmp_path: Path) -> None:
+    _, plan = recipe(name).prepare(tiny_job(tmp_path, models={"Vanilla": "zoo:small-plain"}))
+    found = [case for case in plan.parts if isinstance(case, Case)]
+    rows = {(case.section, case.row) for case in found}
+    assert {(case.section, case.row) for case in found if case.attack.name == "anneal"} == rows
+
+
+def test_run_time_of_an_ensemble_is_that_of_its_cascade(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, images=1, models={"mine": "zoo:small-plain"})
+    job, plan = recipe("runtime").prepare(job)
+    found = {case.column: case.attack for case in plan.parts if isinstance(case, Case)}
+    assert [found[name].name for name in ("sAA", "saa+", "anneal")] == ["saa", "saa+", "anneal"]
+    few = [part for part in plan.parts if isinstance(part, Case) and part.column in ("sPGD_u", "sAA")]
+    records = {part.column: part.run(job, None) for part in few}
+    numbers = plan.finish([records.get(part.column, records["sPGD_u"]) for part in plan.parts]).numbers
+    minutes = {one.column: one.here for one in numbers if one.section == "minutes for 1,000 images"}
+    assert minutes["sAA"] == pytest.approx(records["sAA"].record.seconds / 60 * 1000)
+
+
+def test_the_scale_of_the_paper_has_its_images(tmp_path: Path) -> None:
+    counts = {name: recipe(name).images or scale("paper").images for name in RECIPES}
+    assert {name: count for name, count in counts.items() if count != 10_000} == {
+        "imagenet": 500, "gtsrb": 500, "structured-imagenet": 500, "watermarks": 500, "iterations-imagenet": 500,
+        "ratio": 100, "runtime": 1000,
+    }  # fmt: skip
+    job = replace(tiny_job(tmp_path), scale=scale("paper"))
+    job, plan = recipe("runtime").prepare(job)
+    assert (job.scale.images, len(plan.parts[0].subject.x)) == (1000, 500), "all there are"
+    many = Subject("V", "small", SmallConvNet, torch.zeros(1200, 3, 4, 4), torch.zeros(1200).long(), "random")
+    lengths = {
+        case.column: len(case.subject.x) for case in cases(tiny_job(tmp_path), many, ("CS", "RS"), sp.Budget(k=1), "")
+    }
+    assert lengths == {"CS": 1000, "RS": 1200}, "the slowest attack has fewer, as in the paper"
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_ablations_of_training_are_made_on_given_images_with_the_papers_budget(name: str, tmp_path: Path) -> None:
+    x, y = zoo.bundled_images(12)
+    np.savez(tmp_path / "c.npz", x_test=x[:4], y_test=y[:4], x_train=x[4:], y_train=y[4:])
+    job, plan = recipe(name).prepare(tiny_job(tmp_path, data=f"npz:{tmp_path / 'c.npz'}"))
+    budget = sp.Budget(k=2, pattern=sp.Patches(3)) if name == "training-structured" else sp.Budget(k=20)
+    assert {repr(part.attack.budget) for part in plan.parts} == {repr(budget)}
+    assert "small_preact_resnet on npz:" in plan.parts[0].subject.name
+    whole = replace(job, scale=replace(scale("paper"), images=2))
+    assert "preact_resnet18 on npz:" in recipe(name).prepare(whole)[1].parts[0].subject.name
+    if name == "training-tolerance":
+        outcome = plan.finish([part.run(replace(job, scale=replace(job.scale, steps=2)), None) for part in plan.parts])
+        assert {number.row for number in outcome.numbers} == {"sTRADES", "sTRADES, saa+"}
+        assert [number.paper for number in outcome.numbers if number.row == "sTRADES"] == [51.7, 61.7, 60.0]
 
 
 def test_a_second_run_reads_what_the_first_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +151,7 @@ def test_recipes_share_the_attacks_that_both_need(tmp_path: Path) -> None:
     _, plan = recipe("histogram").prepare(job)
     folders = {part.run(job, None).folder for part in plan.parts}
     _, table = recipe("unstructured").prepare(job)
-    same = [part for part in table.parts if isinstance(part, Case) and part.section == "k=20" and part.column in SAA]
+    same = [part for part in table.parts if isinstance(part, Case) and part.section == "k=20" and part.column in OURS]
     assert {part.run(job, None).folder for part in same} == folders
 
 
@@ -100,8 +161,8 @@ def test_saa_from_its_members_is_what_the_cascade_leaves(tmp_path: Path) -> None
     y = labelled(model, x)
     subject = Subject("Vanilla", "small", lambda: model, x, y, "random")
     budget, job = sp.Budget(k=10), tiny_job(tmp_path)
-    cases = [Case("", "", column, subject, job.scale.attack(column, budget)) for column in SAA]
-    found = together("", "", [case.run(job, None) for case in cases], None)
+    members = [Case("", "", column, subject, job.scale.attack(column, budget)) for column in SAA]
+    found = together("", "", "sAA", [case.run(job, None) for case in members], None)
     cascade = sp.SparseAutoAttack(budget, job.scale.steps, job.scale.queries)(model, x, y)
     assert 0 < cascade.robust_accuracy < 1
     assert found.here == pytest.approx(100 * cascade.robust_accuracy)
@@ -122,10 +183,11 @@ def test_rows_of_a_table_are_models_and_columns_attacks(tmp_path: Path) -> None:
     plan = grid([block])(one, job)
     outcome = plan.finish([part.run(job, None) for part in plan.parts])
     assert [(number.column, number.paper) for number in outcome.numbers] == [
-        ("clean", 93.9), ("RS", 22.5), ("sPGD_p", 1.0), ("sPGD_u", 1.3), ("sAA", 1.0),
+        ("clean", 93.9), ("RS", 22.5), ("sPGD_p", 1.0), ("sPGD_u", 1.3), ("sAA", 1.0), ("anneal", None), ("saa+", None),
     ]  # fmt: skip
     by = {number.column: number.here for number in outcome.numbers}
     assert by["sAA"] == min(by[column] or 0.0 for column in SAA)
+    assert by["saa+"] == min(by["sAA"] or 0.0, by["anneal"] or 0.0)
 
 
 def test_a_model_is_tried_where_the_paper_tries_it_and_nowhere_else(tmp_path: Path) -> None:
@@ -145,9 +207,9 @@ def test_what_is_not_finished_is_a_gap(tmp_path: Path) -> None:
     first, *others = plan.parts
     outcome = plan.finish([first.run(job, None), *(None for _ in others)])
     here = {number.column: number.here for number in outcome.numbers}
-    assert [column for column, value in here.items() if value is None] == ["sPGD_p", "sPGD_u", "sAA"]
-    assert [number.here for number in plan.finish([None] * len(plan.parts)).numbers] == [None] * 5
-    assert [number.paper for number in outcome.numbers] == [93.9, 22.5, 1.0, 1.3, 1.0]
+    assert [column for column, value in here.items() if value is None] == ["sPGD_p", "sPGD_u", "sAA", "anneal", "saa+"]
+    assert [number.here for number in plan.finish([None] * len(plan.parts)).numbers] == [None] * 7
+    assert [number.paper for number in outcome.numbers] == [93.9, 22.5, 1.0, 1.3, 1.0, None, None]
 
 
 def test_ours_stands_above_the_papers_and_files_hold_both(tmp_path: Path) -> None:

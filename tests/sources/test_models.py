@@ -131,11 +131,14 @@ def test_a_network_by_name_takes_weights_from_a_file(tmp_path: Path, suffix: str
     assert torch.equal(source.model(x), own(x))
     assert source.size == 32
     assert "normalised inside the network" in source.about
+    assert load_model("small_preact_resnet:relu", weights=file).name == "small_preact_resnet:relu:w"
+    with pytest.raises(SourceError, match="these weights are of small_preact_resnet:relu"):
+        load_model("small_preact_resnet:softplus", weights=file)
 
 
 def test_weights_of_unknown_origin_are_not_run(tmp_path: Path) -> None:
     mark, file = tmp_path / "ran", tmp_path / "w.pth"
-    torch.save({"state_dict": zoo.small_preact_resnet().state_dict(), "more": Evil(mark)}, file)
+    torch.save({"state_dict": zoo.load("small-plain").state_dict(), "more": Evil(mark)}, file)
     with pytest.raises(SourceError, match=r"is a pickle of more than tensors: it may run code.*--trust"):
         load_model("small_preact_resnet", weights=file)
     assert not mark.exists()

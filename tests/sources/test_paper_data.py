@@ -122,7 +122,7 @@ def test_imagenet100_takes_the_classes_of_its_list(tmp_path: Path) -> None:
     every = load_data(f"imagenet100:{tmp_path}", size=8)
     assert every.class_names == ("n01", "n02", "n03")
     assert levels(every.x) == [110, 120, 100, 111, 121, 101], "of each class in turn"
-    (tmp_path / "classes.txt").write_text("n03 great white shark\nn01 tench\n\n")
+    (tmp_path / "classes.txt").write_text("# two of them\nn03 great white shark\nn01 tench\n\n")
     some = load_data(f"imagenet100:{tmp_path}", size=8)
     assert some.class_names == ("tench", "great white shark")
     assert (levels(some.x), some.y.tolist()) == ([110, 100, 111, 101], [0, 1, 0, 1])

@@ -99,8 +99,10 @@ def test_structured_patterns_are_trained_against_at_a_slower_pace(pattern: sp.Pa
 
 
 def test_the_backward_function_is_drawn_or_takes_turns() -> None:
-    turns = sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating"}))
-    assert [turns.attack(i).gradient for i in range(4)] == ["unprojected", "projected"] * 2
+    turns, epochs = sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 17})), range(17)
+    found = [{turns.attack(iteration, epoch / 16).gradient for iteration in range(3)} for epoch in epochs]
+    assert found == [{("unprojected", "projected")[epoch // 5 % 2]} for epoch in epochs], "as in the paper: 5 epochs"
+    assert sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 1})).attack(0, 0.0)
     assert sparse(settings("sat", sp.Budget(k=2), {})).attack(0).gradient == "random"  # a coin for each call
 
 

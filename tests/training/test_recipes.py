@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from torchvision.models._meta import _IMAGENET_CATEGORIES
+from typer.testing import CliRunner
 
 from sparsepgd import options, zoo
+from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.sources import paper_data
 from sparsepgd.threat import Budget
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import settings
@@ -19,7 +24,7 @@ FILES, QUICK = sorted(RECIPES.glob("*.toml")), sorted(RECIPES.glob("quick/*.toml
 def test_the_runs_of_the_paper_have_recipes() -> None:
     names = {file.stem for file in FILES}
     assert {f"cifar10-{name}" for name in ("plain", "sat", "strades", "strades-sn", "fast-ls")} <= names
-    assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-strades"} <= names
+    assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-sat", "gtsrb-sat"} <= names
 
 
 @pytest.mark.parametrize("file", [*FILES, *QUICK], ids=lambda file: str(file.relative_to(RECIPES)))
@@ -39,10 +44,42 @@ def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or
     assert kind == "preact_resnet18" or any(starts)
 
 
-def test_the_recipe_of_imagenet_trains_with_1200_pixels() -> None:
-    values = read(next(file for file in FILES if file.stem == "imagenet100-strades"))
-    assert values["k"] * values["multi_eps"] == 1200
-    assert (values["epochs"], values["batch"], values["model"]) == (40, 32, "torchvision:resnet34")
+@pytest.mark.parametrize(("name", "k", "epochs"), [("imagenet100-sat", 200, 40), ("gtsrb-sat", 600, 20)])
+def test_large_images_are_trained_on_as_in_the_paper(name: str, k: int, epochs: int) -> None:
+    values = read(RECIPES / f"{name}.toml")
+    assert (values["method"], values["model"], values["size"], values["k"]) == ("sat", "resnet34", 224, k)
+    assert (values["epochs"], values["batch"], values["k"] * values["multi_eps"]) == (epochs, 32, 1200)
+
+
+@pytest.mark.parametrize("name", ["imagenet100-sat", "gtsrb-sat"])
+def test_large_images_are_trained_on_from_their_folders(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two classes, small pictures and budgets; everything else as in the recipe."""
+    monkeypatch.setattr(paper_data, "GTSRB_TEST", 2)
+    monkeypatch.chdir(tmp_path)
+    folders = {"imagenet100-sat": ("train/n01440764", "train/n01484850", "val/n01440764", "val/n01484850"),
+               "gtsrb-sat": ("00000", "00001")}[name]  # fmt: skip
+    for number, folder in enumerate(folders):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (20, 20), (60 * number, 80 * i, 0)).save(tmp_path / folder / f"{i}.png")
+    small = ("--k", "2", "--epochs", "1", "--set", "size=12", "--set", "batch=2", "--set", "steps=1")
+    words = ("--recipe", str(RECIPES / f"{name}.toml"), "--data", f"{name.split('-')[0]}:{tmp_path}", "-q")
+    done = CliRunner().invoke(app, ["train", *words, *small, "--out", "o"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    card = zoo.card("model", tmp_path / "o")
+    assert (card.architecture, card.method, card.arguments["num_classes"]) == ("resnet34", "sat", 2)
+
+
+def test_the_classes_of_imagenet_100_are_the_first_hundred_and_hold_those_that_the_paper_names() -> None:
+    lines = [line.split(None, 1) for line in (RECIPES / "imagenet100-classes.txt").read_text().splitlines()]
+    wnids, names = zip(*(line for line in lines if line[0] != "#"), strict=True)
+    assert (len(set(wnids)), wnids[0], wnids[-1]) == (100, "n01440764", "n01855672")
+    assert list(wnids) == sorted(wnids)
+    assert list(names) == _IMAGENET_CATEGORIES[:100]
+    captions = {"cock", "triceratops", "junco", "vulture", "African crocodile", "quail", "red-breasted merganser"}
+    assert captions <= set(names)
 
 
 def test_the_starts_are_made_of_known_words() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
 from sparsepgd.zoo import checkpoints
-from sparsepgd.zoo.networks import PreActResNet
+from sparsepgd.zoo.networks import Activation, PreActResNet
 from sparsepgd.zoo.normalise import Normalisation
 from sparsepgd.zoo.resnet import ResNet
 
@@ -154,6 +154,49 @@ def test_networks_that_normalise_themselves_keep_their_buffers() -> None:
     x, _ = zoo.bundled_images(2)
     assert left is None
     assert torch.equal(network.eval()(x), own(x))
+
+
+def met_images(activation: Activation) -> nn.Module:
+    """Fresh weights whose batch normalisation has seen images, as that of a trained network has."""
+    torch.manual_seed(0)
+    network, (x, _) = zoo.small_preact_resnet(activation=activation), zoo.bundled_images(32)
+    with torch.no_grad():
+        for _ in range(40):
+            network(x)
+    return network.eval()
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+def test_the_activation_of_a_checkpoint_is_recognised_and_another_one_is_refused(activation: Activation) -> None:
+    own, (x, _) = met_images(activation), zoo.bundled_images(2)
+    found, how = checkpoints.unwrapped(own.state_dict())
+    build, name = zoo.small_preact_resnet, "small_preact_resnet"
+    for asked in ("", activation):
+        network, _ = checkpoints.fitted(build, found, how, name, asked)
+        assert torch.equal(network.eval()(x), own(x))
+    other = {"relu": "softplus", "softplus": "relu"}[activation]
+    with pytest.raises(SourceError, match=f"{name}:{other}, but .* these weights are of {name}:{activation}"):
+        checkpoints.fitted(build, found, how, name, other)
+
+
+def test_an_activation_that_cannot_be_known_is_asked_for() -> None:
+    build, state = zoo.small_preact_resnet, zoo.small_preact_resnet(activation="softplus").state_dict()
+    found, how = checkpoints.unwrapped(state)
+    with pytest.raises(SourceError, match="name it: small_preact_resnet:relu or small_preact_resnet:softplus"):
+        checkpoints.fitted(build, found, how, "small_preact_resnet")
+    network, _ = checkpoints.fitted(build, found, how, "small_preact_resnet", "softplus")
+    assert any(isinstance(one, nn.Softplus) for one in network.modules())
+    with pytest.raises(SourceError, match="activation 'gelu'; use p:relu or p:softplus"):
+        checkpoints.fitted(build, found, how, "p", "gelu")
+    with pytest.raises(SourceError, match="resnet has no choice of an activation"):
+        checkpoints.fitted(tiny_resnet, random(tiny_resnet(3)).state_dict(), None, "resnet", "relu")
+
+
+@pytest.mark.parametrize(("name", "activation"), [("small-plain", "relu"), ("prn18-fast-ls", "softplus")])
+def test_shipped_weights_show_their_activation(name: str, activation: str) -> None:
+    if name not in zoo.names():
+        pytest.skip("not in this installation")
+    assert checkpoints.activation_of(zoo.load(name).state_dict()) == activation
 
 
 def test_older_checkpoints_without_counters_load() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,13 @@ def test_clean_accuracy_is_that_of_the_card(name: str) -> None:
     with torch.no_grad():
         accuracy = float((model(x).argmax(1) == y).float().mean())
     assert accuracy == pytest.approx(zoo.card(name, WEIGHTS).clean_accuracy, abs=0.12)  # 100 images of 10,000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cost_of_training_is_that_of_all_stages(name: str) -> None:
+    card, results = zoo.card(name, WEIGHTS), WEIGHTS.parent / "benchmarks" / "results"
+    recipes = re.findall(r"--recipe recipes/quick/(\S+)\.toml", card.command)
+    records = [json.loads((results / f"train-{recipe}.json").read_text()) for recipe in recipes]
+    assert len(records) > 1
+    assert card.epochs == sum(record["epochs"] for record in records)
+    assert card.training_seconds == pytest.approx(sum(record["seconds"] for record in records))

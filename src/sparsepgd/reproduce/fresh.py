@@ -1,4 +1,7 @@
-"""Networks that a recipe trains itself, in seconds, on scikit-learn's digits; a second run reads them."""
+"""Networks that a recipe trains itself: in seconds on scikit-learn's digits, or on given images as the paper does it.
+
+A second run reads them.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,18 @@ from torch import nn
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.jobs import SHIPPED, Job, Subject
 from sparsepgd.sources import load_data
+from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
 from sparsepgd.training.api import WEIGHTS
 from sparsepgd.training.recipes import STARTS
 from sparsepgd.training.records import RECORD, load
-from sparsepgd.zoo import digits_resnet
+from sparsepgd.zoo import digits_resnet, preact_resnet18, small_preact_resnet
 
 DATA = "digits"
 TRAINED = "trained"
-LARGEST_RATE, BATCH = STARTS[DATA]["lr"], STARTS[DATA]["batch"]
+ON_DIGITS: dict[str, Any] = {"schedule": "one-cycle", "clip": 1.0, "compile": False, "bf16": False}
+ON_DIGITS |= {name: STARTS[DATA][name] for name in ("batch", "lr")}
 
 
 def digits_vgg(num_classes: int = 10) -> nn.Module:
@@ -44,7 +49,12 @@ def digits_vgg(num_classes: int = 10) -> nn.Module:
     )
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"digits-resnet": digits_resnet, "digits-vgg": digits_vgg}
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "digits-resnet": digits_resnet,
+    "digits-vgg": digits_vgg,
+    "small_preact_resnet": small_preact_resnet,
+    "preact_resnet18": preact_resnet18,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +66,20 @@ class Training:
     budget: Budget
     seed: int
     options: dict[str, Any]
+    data: str = DATA
 
     def subject(self, job: Job, role: str, name: str) -> Subject:
-        """The network with the digits to test on; trained when it is first asked for."""
-        _check_words(job)
-        x, y = load_data(DATA, min(job.images or job.scale.images, 397)).to(job.device)
+        """The network with the images to test on; trained when it is first asked for."""
+        if self.data == DATA:
+            _check_words(job)
+        images = load_data(self.data, min(job.images or job.scale.images, images_in(self.data)), job.size)
+        if int(images.y.max()) > 9:
+            raise UnsupportedError(f"{self.data} has more than 10 classes; this table is of CIFAR-10: --data cifar10")
+        x, y = images.to(job.device)
         per_image = 6 if self.method == "plain" else 2 * (self.options.get("steps", 20) + 1) + 6
-        training = job.scale.epochs * job.scale.training_images * per_image
+        training = job.scale.epochs * self._images(job) * per_image
         return Subject(
-            role, name, lambda: self.trained(job), x, y, DATA, stand_in=True, sample=self.fresh, training=training
+            role, name, lambda: self.trained(job), x, y, self.data, stand_in=True, sample=self.fresh, training=training
         )
 
     def fresh(self) -> nn.Module:
@@ -78,17 +93,22 @@ class Training:
         if (folder / RECORD).is_file() and load(folder).finished:
             model.load_state_dict(load_tensors((folder / WEIGHTS).read_bytes()))
             return model.eval()
-        images = load_data(DATA, job.scale.training_images, part="train").to(job.device)
+        images = load_data(self.data, self._images(job), job.size, "train").to(job.device)
+        how = ON_DIGITS if self.data == DATA else {}  # the paper's
         train(
             model, images, self.method, self.budget, job.scale.epochs, out=folder, held_out=0,
-            names={"model": self.network, "data": DATA}, seed=self.seed, batch=BATCH, lr=LARGEST_RATE,
-            schedule="one-cycle", clip=1.0, compile=False, bf16=False, **self.options,
+            names={"model": self.network, "data": self.data}, seed=self.seed, **how, **self.options,
         )  # fmt: skip
         return model
 
+    def _images(self, job: Job) -> int:
+        """To train on: those of the scale, or all there are."""
+        every = images_in(self.data, "train")
+        return min(job.scale.training_images or every, every)
+
     def _folder(self, job: Job) -> Path:
         decided = [self.network, self.method, repr(self.budget), self.seed, sorted(self.options.items())]
-        decided += [job.scale.epochs, job.scale.training_images]
+        decided += [job.scale.epochs, job.scale.training_images, *([] if self.data == DATA else [self.data])]
         digest = hashlib.sha256(json.dumps(decided, default=str).encode()).hexdigest()[:10]
         return job.out / TRAINED / f"{self.network}-{self.method}-{digest}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,9 +18,13 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import load_pairs
+from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget, Pattern
 
-SAA = ("sPGD_u", "sPGD_p", "RS")  # the members of sAA: what it breaks, one of them breaks. The others have passes
+SAA = ("sPGD_u", "sPGD_p", "RS")  # the members of sAA: what it breaks, one of them breaks
+ANNEAL = "anneal"  # SparseAnneal, in every table of attacks; with SAA those that have steps and queries, not passes
+OURS = (*SAA, ANNEAL)
+CORNER_SEARCH, AFFORDED = "CS", 1000  # images that the paper gives its slowest attack
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,11 @@ class Scale:
     queries: int  # of Sparse-RS
     passes: int | None  # of every other attack for an image; None: the settings of its paper
     epochs: int  # of the networks that a recipe trains
-    training_images: int
+    training_images: int | None  # None: all
 
     def attack(self, column: str, budget: Budget) -> Attacker:
         """An attack by its name in the paper's tables."""
-        if column in SAA:
+        if column in OURS:
             return options.attack(column, budget, self.steps, queries=self.queries)
         if self.passes is None:
             return options.preset(column, budget, "paper")
@@ -45,7 +49,7 @@ class Scale:
 
     def cost(self, column: str, attack: Attacker) -> int:
         """About how many passes of the model an image takes at most."""
-        return passes(attack) if column in SAA or self.passes is None else self.passes
+        return passes(attack) if column in OURS or self.passes is None else self.passes
 
     def projected(self, budget: Budget, **settings: float | int) -> SparsePGD:
         """sPGD projected, the attack of the ablations, with other settings."""
@@ -61,7 +65,7 @@ SCALES = {
     for scale in (
         Scale("smoke", images=4, steps=20, queries=40, passes=40, epochs=4, training_images=700),
         Scale("small", images=100, steps=300, queries=1000, passes=600, epochs=20, training_images=1400),
-        Scale("paper", images=1000, steps=10_000, queries=10_000, passes=None, epochs=100, training_images=1400),
+        Scale("paper", images=10_000, steps=10_000, queries=10_000, passes=None, epochs=100, training_images=None),
     )
 }
 
@@ -112,6 +116,12 @@ class Subject:
     def model(self) -> nn.Module:
         return self.make().to(self.x.device).eval()
 
+    def first(self, count: int) -> Subject:
+        """With the first images alone."""
+        if len(self.x) <= count:
+            return self
+        return replace(self, make=lambda: self.model, x=self.x[:count], y=self.y[:count], training=0)
+
     def seconds(self, pattern: Pattern, passes: int) -> float:
         """So many passes in batches of these images, from a measurement."""
         return passes * self._seconds_a_pass(pattern, 1 if pattern.structured else min(len(self.x), TOGETHER))
@@ -141,13 +151,14 @@ class Job:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
 
-    @property
+    @cached_property
     def count(self) -> int:
-        return self.images or (min(self.scale.images, 500) if self.data == SHIPPED else self.scale.images)
+        """Of images: as many as are asked for, or as the scale has, or all there are."""
+        return self.images or min(self.scale.images, images_in(self.data))
 
-    def chosen(self, roles: dict[str, str | None]) -> dict[str, str]:
-        """The models by role: the given ones alone, or the shipped ones."""
-        if unknown := [role for role in self.models if role not in roles]:
+    def chosen(self, roles: dict[str, str | None], only: bool = False) -> dict[str, str]:
+        """The models by role: the given ones alone, or the shipped ones. `only`: no other names than these."""
+        if only and (unknown := [role for role in self.models if role not in roles]):
             raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(roles)}")
         found = self.models or {role: source for role, source in roles.items() if source is not None}
         if not found:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd import atomic
-from sparsepgd.reproduce.jobs import Job, Subject, passes
+from sparsepgd.reproduce.jobs import AFFORDED, CORNER_SEARCH, Job, Subject, passes
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.records import About, Record
 from sparsepgd.search.contract import Attacker
@@ -87,8 +87,9 @@ def cases(
 ) -> list[Case]:
     """The attacks of these columns on one model, in a row of its own unless another is named."""
     attacks = [(column, job.scale.attack(column, budget)) for column in columns]
+    on = {CORNER_SEARCH: subject.first(AFFORDED)}
     return [
-        Case(section, row or subject.role, column, subject, attack, job.scale.cost(column, attack))
+        Case(section, row or subject.role, column, on.get(column, subject), attack, job.scale.cost(column, attack))
         for column, attack in attacks
     ]
 

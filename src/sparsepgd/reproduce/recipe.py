@@ -58,6 +58,7 @@ class Recipe:
     figures: tuple[str, ...] = ()  # of the paper's figures
     roles: dict[str, str | None] = field(default_factory=dict)  # the paper's model -> what takes its place, if any
     size: int = SIDE  # of the images
+    images: int | None = None  # those of the paper, where they are not the 10,000 test images
     smoke: dict[str, Any] = field(default_factory=dict)  # less of a scale's values where its steps are slow
 
     @property
@@ -70,6 +71,8 @@ class Recipe:
         """The job at the scale of this recipe, and what is to be done."""
         if job.scale.name == "smoke":
             job = replace(job, scale=replace(job.scale, **self.smoke))
+        if job.scale.name == "paper" and self.images is not None:
+            job = replace(job, scale=replace(job.scale, images=self.images))
         return job, self.plan(self, job)
 
 
@@ -93,7 +96,9 @@ def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
         stand_in = ", a stand-in from this package" if subject.stand_in else ""
-        yield f"model: {subject.name}{stand_in}; the paper's is {theirs}"
+        known = subject.stand_in or subject.role in recipe.roles
+        paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
+        yield f"model: {subject.name}{stand_in}; {paper}"
 
 
 def _images(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:

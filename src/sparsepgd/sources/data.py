@@ -106,6 +106,11 @@ def load_data(
     return _read(_listing(name, part), name, n, size, part, choose)
 
 
+def images_in(name: str, part: Part = "test") -> int:
+    """How many images `load_data` has; none is read where they are files."""
+    return len(_listing(name, part).labels)
+
+
 def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
     """All images to train on, and those to test on; None where the source does not tell them apart."""
     listing = _listing(name, "train")

@@ -70,7 +70,7 @@ def load_model(
     ``@WEIGHTS`` for others than the default ones; ``timm:NAME``; ``robustbench:NAME``, or
     ``robustbench:DATASET/THREAT/NAME``; ``FILE.py:FACTORY``, a function without arguments that returns a module or a
     `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as
-    preact_resnet18, with `weights`.
+    preact_resnet18, with `weights`, or preact_resnet18:relu where these do not show their activation.
     `weights`: a file for an architecture of torchvision, timm, this package or a file of yours, read without running
     what is in it.
     `trust`: read pickles too, and ``FILE.pt`` that holds a whole module. Python files and exported programs are code
@@ -90,7 +90,7 @@ def load_model(
         source = makers[kind]()
     elif suffix == ".py":
         source = _from_file(Path(kind), rest)
-    elif name in ARCHITECTURES:
+    elif kind in ARCHITECTURES:
         source = _from_architecture(name, weights, trust)
     elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
         source = _from_archive(Path(name), trust)
@@ -102,7 +102,7 @@ def load_model(
             "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model in [0, 1] -> logits, FILE.pt2, "
             f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
         )
-    if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or name in ARCHITECTURES):
+    if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or kind in ARCHITECTURES):
         raise SourceError(
             f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
             "network"
@@ -136,9 +136,10 @@ def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> So
     if weights is None:
         raise SourceError(f"{name} is a network without weights; give a file: --weights FILE.safetensors")
     state, how = checkpoints.unwrapped(files.read(weights, trust))
-    network, left = checkpoints.fitted(ARCHITECTURES[name], state, how, name)
+    architecture, _, activation = name.partition(":")
+    network, left = checkpoints.fitted(ARCHITECTURES[architecture], state, how, architecture, activation)
     inside: Any = left or _inside(network)
-    return Source(f"{name}:{Path(weights).stem}", network.eval(), (), _side(name), inside)
+    return Source(f"{name}:{Path(weights).stem}", network.eval(), (), _side(architecture), inside)
 
 
 def _side(architecture: str) -> int | None:

@@ -99,9 +99,13 @@ def imagenet100(given: str, part: Part) -> Listing:
     file = folder / "classes.txt"
     if not file.is_file():
         if len(listing.class_names) > 100:
-            raise SourceError(f"{folder} has {len(listing.class_names)} classes; list the hundred in {file}")
+            raise SourceError(
+                f"{folder} has {len(listing.class_names)} classes; list the hundred in {file} (those of the paper: "
+                "recipes/imagenet100-classes.txt)"
+            )
         return listing
-    lines = [line.split(None, 1) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    content = [line.partition("#")[0].split(None, 1) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in content if line]
     return _restricted(listing, {line[0]: line[-1].strip() for line in lines}, file)
 
 

@@ -24,6 +24,7 @@ from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings
 
 TURNS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
+TURN = 5  # epochs, as in the paper's ablation
 PAPERS = 6  # times the groups of the tested adversary
 TOP = 0.05  # share of the entries that a step in l1 moves
 
@@ -122,7 +123,8 @@ class SparseAdversary:
         if wanted.kind.adversary == "loap":  # the pace is that of its authors
             return LOAP(budget, steps, early_stop=wanted.early_stop, alpha=wanted.alpha or 0.1)
         pace = 0.05 if budget.pattern.structured else 0.25
-        gradient = TURNS[iteration % 2] if wanted.gradient == "alternating" else wanted.gradient
+        epoch = round(done * (wanted.epochs - 1))
+        gradient = TURNS[epoch // TURN % 2] if wanted.gradient == "alternating" else wanted.gradient
         return SparsePGD(
             budget,
             steps,

@@ -38,7 +38,7 @@ class Settings:
     steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
     mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
     keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
-    gradient: Gradient = "random"  # a fair coin, or turn by turn, for each batch
+    gradient: Gradient = "random"  # a fair coin for each batch; alternating: five epochs each
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
     early_stop: bool = True
     multi_eps: int = field(default=6, metadata=ONE)

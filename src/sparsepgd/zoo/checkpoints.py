@@ -9,6 +9,7 @@
 | WideResNet of RobustBench | "block1.layer.0.", "convShortcut.", "bn1.", "fc." | "layer1.0.", "shortcut.0.", "bn.", "linear." |
 | WideResNet of RobustBench | "sub_block1.", never used there | left out |
 | WideResNet of RobustBench | no "fc.bias" | zero |
+| PreActResNet of both | ReLU or softplus, which no key tells | recognised by the means in batch normalisation |
 | PreActResNet of both, ResNet of RobustBench, VGG of common CIFAR code | as here | nothing |
 """  # noqa: E501
 
@@ -16,12 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError
+from sparsepgd.zoo.networks import ACTIVATIONS
 from sparsepgd.zoo.normalise import Normalisation
 
 State = dict[str, Tensor]
@@ -64,9 +68,12 @@ def unwrapped(found: object) -> tuple[State, Normalisation | None]:
 
 
 def fitted(
-    build: Callable[..., nn.Module], state: State, how: Normalisation | None, name: str
+    build: Callable[..., nn.Module], state: State, how: Normalisation | None, name: str, activation: str = ""
 ) -> tuple[nn.Module, Normalisation | None]:
-    """The network with these weights and as many classes as they have, and what is left to normalise outside."""
+    """The network with these weights and as many classes as they have, and what is left to normalise outside.
+
+    `activation`: where the network has a choice; left out: that of the weights, or an error if they do not show it.
+    """
     if any(key in state for key in ELSEWHERE):
         raise SourceError("these weights are of the networks of Gowal et al. in RobustBench; use robustbench:NAME")
     with torch.device("meta"):
@@ -75,6 +82,10 @@ def fitted(
     last = next((key for key in reversed(own) if key in state), None)
     if last is None:
         raise SourceError(f"these weights are not of {name}: {_keys(state)} instead of {_keys(own)}")
+    if "activation" in signature(build).parameters:
+        build = partial(build, activation=_chosen(activation, activation_of(state), name))
+    elif activation:
+        raise SourceError(f"{name}:{activation}; {name} has no choice of an activation: name it without one")
     network = build(num_classes=len(state[last]))
     if "mean" in own and how is not None:
         state |= {"mean": torch.tensor(how.mean).view_as(own["mean"]), "std": torch.tensor(how.std).view_as(own["std"])}
@@ -96,6 +107,39 @@ def load(network: nn.Module, state: State, name: str) -> None:
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise SourceError(f"these weights are not of {name}: {faults[0]}{more}; name the architecture they are of")
     network.load_state_dict(state)
+
+
+def activation_of(state: State) -> str | None:
+    """The activation in the blocks of a trained pre-activation network; None: batch normalisation does not show it.
+
+    What bn1 gives is about normal, so the activation has a mean that is known for each channel, and conv1 turns that
+    into the mean that bn2 met in training. Here the wrong activation misses it by 30 % or more, the right one by 6 %
+    at most (squares, relative).
+    """
+    normal = torch.special.ndtri((torch.arange(101) + 0.5) / 101)  # a sample without chance
+    misses = dict.fromkeys(ACTIVATIONS, 0.0)
+    blocks = [key.removesuffix("bn2.running_mean") for key in state if re.fullmatch(r"layer.*bn2\.running_mean", key)]
+    for block in blocks:
+        names = ("bn1.weight", "bn1.bias", "conv1.weight", "bn2.running_mean")
+        if any(block + name not in state for name in names):
+            return None
+        scale, shift, weight, met = (state[block + name].float().cpu() for name in names)
+        for name, activation in ACTIVATIONS.items():
+            mean = activation()(shift[:, None] + scale[:, None] * normal).mean(1)
+            misses[name] += float((weight.sum((2, 3)) @ mean - met).square().sum() / met.square().sum()) / len(blocks)
+    best, other = sorted(misses, key=lambda name: misses[name])
+    return best if misses[best] < 0.2 and 3 * misses[best] < misses[other] else None
+
+
+def _chosen(asked: str, shown: str | None, name: str) -> str:
+    options = " or ".join(f"{name}:{one}" for one in ACTIVATIONS)
+    if asked and asked not in ACTIVATIONS:
+        raise SourceError(f"activation {asked!r}; use {options}")
+    if asked and shown and asked != shown:
+        raise SourceError(f"{name}:{asked}, but by their batch normalisation these weights are of {name}:{shown}")
+    if not asked and shown is None:
+        raise SourceError(f"these weights do not show their activation (are they trained?); name it: {options}")
+    return asked or str(shown)
 
 
 def _is_state(found: Mapping[Any, Any]) -> bool:

@@ -78,9 +78,9 @@ class Card:
     parameters: int
     sha256: str  # of the file with the weights
     method: str
-    command: str  # the one that trained it
+    command: str  # the one that trained it, or several joined by &&
     seed: int
-    epochs: int
+    epochs: int  # of all stages, as are the seconds; `curves` are those of the last one
     hardware: str
     torch_version: str
     training_seconds: float

@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from sparsepgd import options
 from sparsepgd.analysis.curves import Smallest, accuracy_over_k, accuracy_over_steps
 from sparsepgd.report import Entry, charts, collect
 from sparsepgd.report.style import figure_style
 from sparsepgd.reproduce.experiments.accuracy import L0
-from sparsepgd.reproduce.jobs import SAA, Job, Subject, passes
+from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject, passes
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, cases
 from sparsepgd.reproduce.recipe import Recipe, reasons, rivals, table
 from sparsepgd.reproduce.show import lines
@@ -22,16 +23,18 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
 LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+ENSEMBLES = ("sAA", "saa+")
 KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
 
 
 def iterations(recipe: Recipe, job: Job) -> Plan:
-    """sPGD once, at full length: a shorter run is its beginning. RS for every length: its schedule depends on it."""
+    """sPGD and SparseAnneal once, at full length: a shorter run is the beginning. RS for every length: its schedule
+    depends on it."""
     k = 200 if recipe.size > 32 else 20
     budget, subjects = Budget(k=k), job.subjects(recipe.roles, recipe.size)
     steps, queries = job.scale.steps, job.scale.queries
     attacks: list[tuple[str, int, Attacker]] = [
-        (column, steps, job.scale.attack(column, budget)) for column in ("sPGD_p", "sPGD_u")
+        (column, steps, job.scale.attack(column, budget)) for column in ("sPGD_p", "sPGD_u", ANNEAL)
     ]
     attacks += [("RS", length, SparseRS(budget, length)) for length in ladder(queries)]
     parts = [
@@ -47,7 +50,8 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
             for length, share in _read(case, one.record)
         ]
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
-                        "Tables I and II")  # fmt: skip
+                        "Tables I and II", "anneal is read from one run; one shorter than a cycle has another "
+                        "schedule")  # fmt: skip
         return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
 
     return Plan(parts, finish)
@@ -68,7 +72,7 @@ def ladder(most: int) -> list[int]:
 
 
 def _read(case: Case, record: Record) -> list[tuple[int, float]]:
-    """(iterations, robust accuracy): one point of RS, many of sPGD."""
+    """(iterations, robust accuracy): one point of RS, many of the others."""
     if case.section == "RS":
         return [(int(case.column), record.robust_accuracy)]
     steps, share = accuracy_over_steps(record)
@@ -84,7 +88,7 @@ def _end(recipe: Recipe, case: Case, length: int) -> float | None:
 def sparsity(recipe: Recipe, job: Job) -> Plan:
     """The smallest k for each image by bisection gives the whole curve over k."""
     budget, subjects = Budget(k=KS[-1]), job.subjects(recipe.roles)
-    attacks = {column: job.scale.attack(column, budget) for column in ("sPGD_p", "RS")}
+    attacks = {column: job.scale.attack(column, budget) for column in ("sPGD_p", "RS", ANNEAL)}
     searches = budget.k.bit_length()  # of a bisection
     parts = [
         Case(column, subject.role, "k", subject, Smallest(attack, budget), passes(attack) * searches)
@@ -110,7 +114,7 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
 def histogram(recipe: Recipe, job: Job) -> Plan:
     """Iterations until success of the runs that Table I has at k = 20."""
     subjects = job.subjects(recipe.roles)
-    columns = ("sPGD_p", "sPGD_u", "RS")
+    columns = ("sPGD_p", "sPGD_u", "RS", ANNEAL)
     parts = [case for subject in subjects for case in cases(job, subject, columns, Budget(k=20), "k=20")]
 
     def finish(done: Sequence[Finished]) -> Outcome:
@@ -137,15 +141,19 @@ def _drawn(chart: Callable[[Sequence[Entry]], Any], folders: Sequence[Path]) -> 
 
 
 def runtime(recipe: Recipe, job: Job) -> Plan:
-    """Wall-clock of every attack, read from its record."""
-    subjects = job.subjects(recipe.roles)
-    parts = [case for subject in subjects for case in cases(job, subject, L0, Budget(k=20), "k=20")]
+    """Wall-clock of every attack, read from its record; of sAA and saa+ that of the cascade."""
+    subjects, budget = job.subjects(recipe.roles), Budget(k=20)
+    parts = [case for subject in subjects for case in cases(job, subject, (*L0, ANNEAL), budget, "k=20")]
+    for subject in subjects:
+        for column in ENSEMBLES:
+            attack = options.attack(column.lower(), budget, job.scale.steps, queries=job.scale.queries)
+            parts.append(Case("k=20", subject.role, column, subject, attack))
 
     def finish(done: Sequence[Finished]) -> Outcome:
         found = {(case.row, case.column): one.record for case, one in zip(parts, done, strict=True)}
         numbers = [number for subject in subjects for number in _times(subject, found)]
-        words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA is the sum of "
-                        "its members, each on all images")  # fmt: skip
+        words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA and saa+ are "
+                        "cascades, each member on what is left by those before")  # fmt: skip
         return Outcome("", numbers, words)
 
     return Plan(parts, finish)
@@ -154,17 +162,14 @@ def runtime(recipe: Recipe, job: Job) -> Plan:
 def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Number]:
     """Minutes for 1,000 images, multiples of sPGD unprojected, passes of the model for an image."""
     role, theirs = subject.role, table("runtime")
-    seconds: dict[str, Any] = {column: found[role, column].seconds for column in L0}
-    seconds["sAA"] = sum(seconds[member] for member in SAA)
-    numbers = []
-    for column, value in seconds.items():
+    records = {column: record for (row, column), record in found.items() if row == role}
+    unit_here, numbers = records["sPGD_u"].seconds / 60 * 1000 / records["sPGD_u"].images, []
+    for column, record in records.items():
         printed, unit = (theirs.value("minutes", role, name) for name in (column, "sPGD_u"))
-        minutes = value / 60 * 1000 / len(subject.x)
+        minutes = record.seconds / 60 * 1000 / record.images
         numbers.append(Number("minutes for 1,000 images", role, column, minutes, printed))
         ratio = None if printed is None or unit is None else printed / unit
-        numbers.append(Number("times the time of sPGD_u", role, column, value / seconds["sPGD_u"], ratio))
-        if column in L0:
-            rows = found[role, column].rows
-            calls = mean(row.forwards + row.backwards for row in rows)
-            numbers.append(Number("passes for an image", role, column, calls, None))
+        numbers.append(Number("times the time of sPGD_u", role, column, minutes / unit_here, ratio))
+        calls = mean(row.forwards + row.backwards for row in record.rows)
+        numbers.append(Number("passes for an image", role, column, calls, None))
     return numbers

@@ -16,7 +16,7 @@ from sparsepgd.detection import Detector, Scenes, attack_detector, predictions_o
 from sparsepgd.detection.sources import load_detector
 from sparsepgd.detection.study import score
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.reproduce.jobs import Job, Subject
+from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject
 from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.search import Attack
@@ -25,7 +25,7 @@ from sparsepgd.threat import Budget, Patches, Pattern
 
 PAPER_SIDE = 640
 BUDGETS = {"l0_1600": (1600, None), "l0_3200": (3200, None), "patch4x4_100": (100, 4), "patch4x4_200": (200, 4)}
-COLUMNS = ("RS", "SAIF", "sPGD")
+COLUMNS = ("RS", "SAIF", "sPGD", ANNEAL)
 MISSING = (
     "no detector ships; give one, and a folder with images/, boxes/ and (for segmentation) polygons/ in it: "
     "--model detection=yolov8m.pt --data folder:DIR; detection= and segmentation= take a checkpoint of ultralytics "
@@ -96,7 +96,7 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     """Every budget under every attack that takes it."""
     if not job.models or not job.data.startswith("folder:"):
         raise UnsupportedError(MISSING)
-    job.chosen(recipe.roles)
+    job.chosen(recipe.roles, only=True)
     subjects = [_scene(role, name, job) for role, name in job.models.items()]
     parts = [
         Sight(row, column, subject, attack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +82,7 @@ def panels(recipe: Recipe, job: Job) -> Plan:
             mine = [pair for pair in zip(cases, done, strict=True) if pair[0].subject is subject]
             numbers += [Number(case.section, case.row, case.column, _fooled(one), None) for case, one in mine]
             if shots := _shots(mine, subject):
-                figures[f"panels-{subject.role}"] = partial(draw, shots)
+                figures["panels-" + re.sub(r"[^\w.+-]+", "-", subject.role)] = partial(draw, shots)
         return Outcome("share of the right images that are fooled, %", numbers, words, figures)
 
     words = reasons(recipe, job, subjects, "the paper shows pictures of ImageNet-100 and no numbers here")

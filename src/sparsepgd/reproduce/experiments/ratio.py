@@ -75,21 +75,21 @@ def last_groups(
 
 def ratio(recipe: Recipe, job: Job) -> Plan:
     """At 32x32 with 3x3 patches and at 224x224 with 10x10 ones."""
-    sizes = SIZES if not job.models else {SIDE: SIZES[SIDE]}
-    subjects = {size: job.subjects(recipe.roles, size)[0] for size in sizes}
+    sizes = SIZES if not job.models else (SIDE,)
+    subjects = [subject for size in sizes for subject in job.subjects(recipe.roles, size)]
     ks = ALL if job.scale.steps >= 10_000 else SOME if job.scale.steps >= 100 else FEW
     parts = [
         Ratios(subject, SparsePGD(Budget(k=k, pattern=Patches(side_of(subject))), job.scale.steps, "projected"))
-        for subject in subjects.values()
+        for subject in subjects
         for k in ks
     ]
 
     def finish(done: Sequence[list[float]]) -> Outcome:
         numbers, series, spread = [], {}, {}
-        for i, subject in enumerate(subjects.values()):
+        for i, subject in enumerate(subjects):
             mine = done[i * len(ks) : (i + 1) * len(ks)]
             side, height = side_of(subject), subject.x.shape[2]
-            name = f"{side}x{side} on {height}x{height}"
+            name = f"{side}x{side} on {height}x{height}{f', {subject.role}' if len(job.models) > 1 else ''}"
             series[name] = [(float(k), mean(values)) for k, values in zip(ks, mine, strict=True)]
             spread[name] = [pstdev(values) for values in mine]
             numbers += [Number("mean over the images", name, f"k={k:.0f}", share, None) for k, share in series[name]]
@@ -99,7 +99,7 @@ def ratio(recipe: Recipe, job: Job) -> Plan:
 
         return Outcome("Omega_0 / Omega'_0", numbers, words, {"ratio": draw})
 
-    words = reasons(recipe, job, list(subjects.values()), "the paper: above 0.95 for k < 5 (text of section IV); "
+    words = reasons(recipe, job, subjects, "the paper: above 0.95 for k < 5 (text of section IV); "
                     "no other number is printed", "here v is what sPGD projected ends with; the axis of the paper is "
                     "Omega'_0, here k, which it hardly leaves")  # fmt: skip
     return Plan(parts, finish)

@@ -1,21 +1,17 @@
-"""Tables XIII to XV and XIX: sTRADES with other policies, judged by sAA."""
+"""Tables XIII to XV and XIX: sTRADES with other policies, judged by sAA and saa+."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sparsepgd.reproduce.experiments.accuracy import SQUARES, together
+from sparsepgd.reproduce.experiments.accuracy import PLUS, SQUARES, together
 from sparsepgd.reproduce.fresh import DATA, Training
-from sparsepgd.reproduce.jobs import SAA, Job
+from sparsepgd.reproduce.jobs import ANNEAL, OURS, SAA, SHIPPED, Job, Subject
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, accuracy, cases
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.threat import Budget, Patches
-
-PIXELS, PATCH = Budget(k=3), Budget(k=1, pattern=Patches(2))  # of an 8x8 image
-BASE: dict[str, Any] = {"gradient": "random", "multi_eps": 2, "tolerance": 10}  # 6 k of an 8x8 image is too much
-PATCH_BASE: dict[str, Any] = {"gradient": "random", "tolerance": 10}
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,48 +21,47 @@ class Policies:
     label: str
     budget: Budget
     settings: dict[str, dict[str, Any]]
-    by_row: bool = False  # one row a policy and one column an attack; else one column a policy, under sAA
+    by_row: bool = False  # one row a policy and one column an attack; else one column a policy, under the ensembles
 
 
-POLICIES = {
-    "training-gradient": Policies(
-        "ab_adv2",
-        PIXELS,
-        {word: {**BASE, "gradient": word} for word in ("projected", "unprojected", "alternating", "random")},
-    ),
-    "training-multi-eps": Policies(
-        "ab_adv1", PIXELS, {f"{times}x": {**BASE, "multi_eps": times} for times in (1, 2, 4, 6, 8, 10)}
-    ),
-    "training-tolerance": Policies("ab_adv3", PIXELS, {str(t): {**BASE, "tolerance": t} for t in (3, 10, 20)}),
-    "training-structured": Policies(
-        "ab_struct_adv",
-        PATCH,
-        {"multi-eps": {**PATCH_BASE, "multi_eps": 4}, "multi-size": {**PATCH_BASE, "multi_eps": 1, "multi_size": (4,)}},
-        by_row=True,
-    ),
-}
+def _policies(pixels: Budget, times: int, patch: Budget, patch_times: int, side: int) -> dict[str, Policies]:
+    """`times`: multi-eps. Multi-size has patches of `side` in place of `patch_times` as many, about as many pixels."""
+    base: dict[str, Any] = {"gradient": "random", "multi_eps": times, "tolerance": 10}
+    gradients = ("projected", "unprojected", "alternating", "random")
+    eps = {f"{factor}x": {**base, "multi_eps": factor} for factor in (1, 2, 4, 6, 8, 10)}
+    patches = {
+        "multi-eps": {**base, "multi_eps": patch_times},
+        "multi-size": {**base, "multi_eps": 1, "multi_size": (side,)},
+    }
+    return {
+        "training-gradient": Policies("ab_adv2", pixels, {word: {**base, "gradient": word} for word in gradients}),
+        "training-multi-eps": Policies("ab_adv1", pixels, eps),
+        "training-tolerance": Policies("ab_adv3", pixels, {str(t): {**base, "tolerance": t} for t in (3, 10, 20)}),
+        "training-structured": Policies("ab_struct_adv", patch, patches, by_row=True),
+    }
 
 
-def training(policies: Policies, *more: str) -> Callable[[Recipe, Job], Plan]:
-    """The plan of one of POLICIES: a network for each, and the members of sAA on it."""
+POLICIES = _policies(Budget(k=20), 6, Budget(k=2, pattern=Patches(3)), 6, 7)  # those of the paper
+DIGITS = _policies(Budget(k=3), 2, Budget(k=1, pattern=Patches(2)), 4, 4)  # of 8x8 images; 6 k would be too much
+
+
+def training(name: str) -> Callable[[Recipe, Job], Plan]:
+    """The plan of one of POLICIES: a network for each, trained here unless given, and our attacks on it."""
 
     def plan(recipe: Recipe, job: Job) -> Plan:
-        columns = SQUARES if policies.by_row else SAA
-        subjects = {
-            word: Training("digits-resnet", "strades", policies.budget, 0, options).subject(
-                job, "sTRADES", f"digits-resnet on {DATA}, {word}"
-            )
-            for word, options in policies.settings.items()
-        }
+        own = job.data == SHIPPED and not job.models  # on digits, in seconds
+        policies = (DIGITS if own else POLICIES)[name]
+        columns = (*(SQUARES if policies.by_row else SAA), ANNEAL)
+        subjects = _subjects(policies, job, DATA if own else job.data)
         parts = [
             case
             for word, subject in subjects.items()
             for case in cases(job, subject, columns, policies.budget, "robust accuracy", word)
         ]
-        scale = job.scale
-        length = f"epochs: {scale.epochs} on {scale.training_images} digits of 8x8; the paper 100 on CIFAR-10"
-        budget = f"budget: {policies.budget} of 8x8 images here"
-        why = reasons(recipe, job, [next(iter(subjects.values()))], budget, length, *more)
+        length = f"epochs: {job.scale.epochs} on {job.scale.training_images or 'all'} images; the paper 100 on CIFAR-10"
+        smaller = f"budget: {policies.budget} of 8x8 images here, multi-eps 2x where it is 6x in the paper"
+        said = [*([smaller] if own else []), *([] if job.models else [length]), PLUS]
+        why = reasons(recipe, job, list(subjects.values())[: None if job.models else 1], *said)
 
         def finish(done: Sequence[Finished]) -> Outcome:
             found = {(case.row, case.column): (case, one) for case, one in zip(parts, done, strict=True)}
@@ -78,12 +73,31 @@ def training(policies: Policies, *more: str) -> Callable[[Recipe, Job], Plan]:
     return plan
 
 
+def _subjects(policies: Policies, job: Job, data: str) -> dict[str, Subject]:
+    """By policy: the given models, or networks that are trained here."""
+    if job.models:
+        return {subject.role: subject for subject in job.subjects({})}
+    network = "digits-resnet" if data == DATA else "preact_resnet18"
+    if data != DATA and job.scale.name != "paper":
+        network = "small_preact_resnet"
+    return {
+        word: Training(network, "strades", policies.budget, 0, settings, data).subject(
+            job, "sTRADES", f"{network} on {data}, {word}"
+        )
+        for word, settings in policies.settings.items()
+    }
+
+
 def _numbers(policies: Policies, word: str, found: dict[tuple[str, str], tuple[Case, Finished]]) -> list[Number]:
-    value = table(policies.label).value
-    members = [found[word, member][1] for member in SAA]
+    """A row for the policy, or its column in rows of the two ensembles."""
+    value, section = table(policies.label).value, "robust accuracy"
+    saa, plus = ([found[word, member][1] for member in members] for members in (SAA, OURS))
     if not policies.by_row:
-        one = together("robust accuracy", "sTRADES", members, value("robust accuracy", "sTRADES", word))
-        return [Number(one.section, one.row, word, one.here, one.paper, one.low, one.high)]
-    printed = value("robust accuracy", word, "sAA")
-    alone = [accuracy(*found[word, column], value("robust accuracy", word, column)) for column in SQUARES]
-    return [*alone, together("robust accuracy", word, members, printed)]
+        numbers = [
+            together(section, "sTRADES", "", saa, value(section, "sTRADES", word)),
+            together(section, "sTRADES, saa+", "", plus, None),
+        ]
+        return [replace(number, column=word) for number in numbers]
+    alone = [accuracy(*found[word, column], value(section, word, column)) for column in SQUARES]
+    ensemble = together(section, word, "sAA", saa, value(section, word, "sAA"))
+    return [*alone, ensemble, accuracy(*found[word, ANNEAL], None), together(section, word, "saa+", plus, None)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.reproduce.fresh import DATA, Training
-from sparsepgd.reproduce.jobs import Job, Subject
+from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.runs.folders import load_adversarial
@@ -27,12 +27,14 @@ PIXELS, DIGITS = Budget(k=20), Budget(k=5)
 
 
 def transfer(recipe: Recipe, job: Job) -> Plan:
-    """Every attack on every source, with and without early stop; the targets only look."""
+    """Every attack on every source, with and without early stop; the targets only look. SparseAnneal stops early:
+    without that it looks for ever fewer pixels."""
     subjects, budget = _subjects(recipe, job), PIXELS if job.models else DIGITS
     attacks: dict[str, Any] = {
         "RS": SparseRS(budget, job.scale.queries),
         "sPGD_p": SparsePGD(budget, job.scale.steps, "projected", alpha=0.75, beta=0.75),
         "sPGD_u": SparsePGD(budget, job.scale.steps, "unprojected", alpha=0.75, beta=0.75),
+        ANNEAL: job.scale.attack(ANNEAL, budget),
     }
     pairs = {  # whose source and target are there, for the same images
         pair: (source, target)
@@ -44,6 +46,7 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
         for early in (False, True)
         for source in dict.fromkeys(ends[0] for ends in pairs.values())
         for column, attack in attacks.items()
+        if early or column != ANNEAL
     ]
 
     def finish(done: Sequence[Finished]) -> Outcome:
@@ -78,6 +81,7 @@ def success(target: Subject, done: Finished) -> float:
 def _subjects(recipe: Recipe, job: Job) -> dict[str, Subject]:
     """Those given, or four small networks that are trained here."""
     if job.models:
+        job.chosen(recipe.roles, only=True)
         return {subject.role: subject for subject in job.subjects(recipe.roles)}
     found = {}
     for seed, roles in enumerate((FIRST, SECOND)):
