@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from records import origin
+from provenance import origin
 from torch import Tensor, nn
 
 import sparsepgd as sp

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from records import RESULTS, origin, read
+from provenance import origin
+from records import RESULTS, read
 
 import sparsepgd as sp
 from sparsepgd import zoo

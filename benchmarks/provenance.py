@@ -2,11 +2,13 @@
 
 import argparse
 import hashlib
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from sparsepgd.runs.identity import hardware
 
 ROOT = Path(__file__).parent.parent
+OWN = ("bundled", "digits")  # data that come with this package and with scikit-learn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,7 @@ def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     images = hashlib.sha256((x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes())
     return {
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
-        "commit": args.commit or _commit(),
+        "commit": args.commit or commit(),
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
         "data": args.data_name or (args.data.name if args.data else "bundled"),
@@ -41,6 +44,19 @@ def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     }
 
 
-def _commit() -> str:
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def origin(data: str) -> dict[str, Any]:
+    """The code and, if the data are one file, its checksum; what is not known stands in a list `unknown`."""
+    file = Path(data.partition(":")[2] or data)
+    known = {"commit": commit(), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""}
+    unknown = [*([] if known["commit"] else ["commit"]), *([] if known["sha256"] or data in OWN else ["checksum"])]
+    return {name: value for name, value in known.items() if value} | ({"unknown": unknown} if unknown else {})
+
+
+def commit() -> str:
+    """Of this repository; where there is no git, the variable COMMIT says it."""
+    if told := os.environ.get("COMMIT"):
+        return told
+    if which("git") is None:
+        return ""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

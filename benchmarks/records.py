@@ -1,26 +1,22 @@
 """The records in benchmarks/results, for the pages that are written from them, and what each must say of its origin."""
 
-import hashlib
 import json
-import os
 import re
 import statistics
-import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from typing import Any
+
+from provenance import OWN, ROOT
 
 from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.tables import markdown
 
-ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
 Records = dict[str, Record]  # by the name of the file, without .json
-OWN = ("bundled", "digits")  # data that come with this package and with scikit-learn
 NONE: Record = {"attacks": []}
 
 
@@ -82,18 +78,6 @@ def _every(value: object, *names: str) -> str | None:
 
     look(value)
     return ", ".join(found) or None
-
-
-def origin(data: str) -> Record:
-    """Of a record that is about to be written: the code and, if the data are one file, its checksum. Where there is no
-    git, the variable COMMIT says which code it is."""
-    found, file = {"commit": os.environ.get("COMMIT", "")}, Path(data.partition(":")[2] or data)
-    if not found["commit"] and which("git"):
-        words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        found["commit"] = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    found["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
-    missing = [*([] if found["commit"] else ["commit"]), *([] if found["sha256"] or data in OWN else ["checksum"])]
-    return {name: value for name, value in found.items() if value} | ({"unknown": missing} if missing else {})
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from records import origin
+from provenance import origin
 
 from sparsepgd import atomic, zoo
 from sparsepgd.reproduce.jobs import Job, scale

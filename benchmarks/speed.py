@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from records import origin
+from provenance import origin
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F

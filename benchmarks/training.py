@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from records import origin
+from provenance import origin
 
 from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run

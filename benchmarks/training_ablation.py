@@ -78,7 +78,11 @@ def main() -> None:
         y = torch.from_numpy(file["y_train"]).long()
     rows = split(len(x), settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
     held = (x[rows].float() / 255).to(args.device), y[rows].to(args.device)
-    record = json.loads(args.out.read_text()) if args.out.exists() else {**head(args, *held), "k": args.k, "runs": []}
+    record = (
+        json.loads(args.out.read_text())
+        if args.out.exists()
+        else {**head(args, *held), "k": args.k, "seed": 0, "runs": []}
+    )
     torch.manual_seed(0)
     plain = preact_resnet18(num_classes=10).to(args.device)
     trained(plain, (x, y), {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)

@@ -111,13 +111,14 @@ def test_a_record_says_where_it_comes_from_or_what_of_that_is_not_known(file: Pa
 
 
 def test_a_record_that_is_written_now_knows_its_code_and_its_data(
-    records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    provenance = script("provenance", monkeypatch)
     monkeypatch.setenv("COMMIT", "abc")
     (tmp_path / "d.npz").write_bytes(b"1")
-    assert records.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
-    assert records.origin("bundled") == {"commit": "abc"}
-    assert records.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
+    assert provenance.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
+    assert provenance.origin("bundled") == {"commit": "abc"}
+    assert provenance.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
 
 
 def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
