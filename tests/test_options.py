@@ -92,7 +92,12 @@ def test_black_boxes_and_cascades_have_names_too() -> None:
     assert options.length(options.attack("saa", budget, 1, queries=1000)) == "1 step, 1,000 queries"
     standard = options.attack("saa+", budget, 7, quantize=True, queries=9)
     assert (standard.name, standard.quantize, options.length(standard)) == ("saa+", True, "7 steps, 9 queries")
-    assert [member.name for member in standard.members] == ["anneal", "spgd-unprojected", "spgd-projected", "sparse-rs"]
+    assert [member.name for member in standard.members] == [
+        "anneal",
+        "spgd-unprojected",
+        "spgd-projected",
+        "cluster-rs",
+    ]
 
 
 def test_folders_of_saa_and_of_saa_plus_have_names_of_their_own() -> None:

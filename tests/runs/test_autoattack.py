@@ -20,6 +20,7 @@ from sparsepgd.search.ensemble import SparseAutoAttack
 from support.models import SmallConvNet, images, labelled
 
 THREE = ["spgd-unprojected", "spgd-projected", "sparse-rs"]
+STANDARD = ["anneal", "spgd-unprojected", "spgd-projected", "cluster-rs"]
 SHORT: dict[str, Any] = {"steps": 3, "queries": 100, "verbose": False}
 PAPER: dict[str, Any] = {"version": "paper", **SHORT}
 
@@ -76,7 +77,7 @@ def test_a_loader_is_as_good_as_a_tensor() -> None:
 def test_individual_runs_are_those_of_the_attacks_alone(version: str) -> None:
     model, x, y = problem(10)
     adversary = AutoAttack(model, k=12, version=version, **SHORT)
-    names = THREE if version == "paper" else ["anneal", *THREE]
+    names = THREE if version == "paper" else STANDARD
     found = adversary.run_standard_evaluation_individual(x, y, return_labels=True)
     assert list(found) == names
     for member in adversary.ensemble.members:
@@ -92,7 +93,7 @@ def test_the_standard_version_is_the_default_and_finds_what_its_ensemble_finds()
     model, x, y = problem()
     options = SHORT | {"steps": 30}
     adversary = AutoAttack(model, k=4, **options)
-    assert (adversary.version, adversary.attacks_to_run) == ("standard", ["anneal", *THREE])
+    assert (adversary.version, adversary.attacks_to_run) == ("standard", STANDARD)
     adversary.run_standard_evaluation(x, y)
     result = SparseAutoAttack(sp.Budget(k=4), 30, 100, version="standard")(model, x, y)
     assert adversary.result is not None
@@ -107,7 +108,7 @@ def test_the_version_may_be_changed_and_with_it_the_length_of_spgd() -> None:
     adversary.set_version("paper")
     assert [member.evaluations for member in adversary._chosen().members] == [501, 501, 100]  # type: ignore[attr-defined]
     adversary.set_version("standard")
-    assert adversary.attacks_to_run == ["anneal", *THREE]
+    assert adversary.attacks_to_run == STANDARD
     adversary.set_version("custom")
     adversary.attacks_to_run = ["spgd-projected", "anneal"]
     assert [member.evaluations for member in adversary._chosen().members] == [501, 500]  # type: ignore[attr-defined]
@@ -116,7 +117,7 @@ def test_the_version_may_be_changed_and_with_it_the_length_of_spgd() -> None:
 def test_custom_attacks_are_names_or_attacks() -> None:
     model, x, y = problem(6)
     custom = AutoAttack(model, k=12, version="custom", **SHORT)
-    known = ", ".join(["anneal", *THREE, "spgd-unprojected-targeted", "spgd-projected-targeted"])
+    known = ", ".join([*STANDARD, "spgd-unprojected-targeted", "spgd-projected-targeted", "sparse-rs"])
     with pytest.raises(UnsupportedError, match=f"attacks_to_run=\\[\\]; use {known}, or attacks"):
         custom.run_standard_evaluation(x, y)
     custom.attacks_to_run = ["sparse-rs", sp.SparsePGD(sp.Budget(k=12), steps=5), "spgd-projected-targeted"]

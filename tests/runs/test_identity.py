@@ -55,6 +55,7 @@ Edited.__name__ = "SmallConvNet"
         ("pattern", "attack.budget.pattern.kind was Pixels, is Rows"),
         ("steps", "attack.steps was 15, is 16"),
         ("attack", "attack.name was spgd-unprojected, is sparse-rs"),
+        ("revision", "attack.revision was null, is 3"),
         ("seed", "seed was 0, is 1"),
         ("model", r"model.sha256 was \w{12}\.\.\., is \w{12}"),
         ("model name", "model.name was SmallConvNet, is another"),
@@ -63,7 +64,9 @@ Edited.__name__ = "SmallConvNet"
         ("n", "data.images was 12, is 11"),
     ],
 )
-def test_another_run_in_the_folder_is_refused(change: str, message: str, done: int | None, tmp_path: Path) -> None:
+def test_another_run_in_the_folder_is_refused(
+    change: str, message: str, done: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start(tmp_path, stop_after=done)
     model, (x, y) = problem(seed=1 if change == "model" else 0)
     y = problem()[1][1]
@@ -77,6 +80,8 @@ def test_another_run_in_the_folder_is_refused(change: str, message: str, done: i
             attack = dataclasses.replace(ATTACK, steps=16)
         case "attack":
             attack = sp.SparseRS(sp.Budget(k=6), queries=9)
+        case "revision":
+            monkeypatch.setattr(sp.SparsePGD, "revision", 3)
         case "seed":
             seed = 1
         case "model name":

@@ -21,6 +21,7 @@ from support.models import Counting, Linear, SmallConvNet, images, labelled
 
 BUDGET = sp.Budget(k=12)
 THREE = ("spgd-unprojected", "spgd-projected", "sparse-rs")
+STANDARD = ("anneal", "spgd-unprojected", "spgd-projected", "cluster-rs")
 
 
 def small(**options: Any) -> SparseAutoAttack:
@@ -229,16 +230,22 @@ def test_targeted_members_try_the_likeliest_wrong_classes_and_take_any_wrong_ans
 def test_the_standard_version_has_all_steps_for_anneal_and_a_share_for_spgd(steps: int, share: int) -> None:
     ensemble = SparseAutoAttack(BUDGET, steps, 30, version="standard", quantize=True)
     assert ensemble.name == "saa+"
-    assert ensemble.names == ("anneal", *THREE)
+    assert ensemble.names == STANDARD
     anneal, first, second, box = ensemble.members
     assert isinstance(anneal, sp.SparseAnneal)
     assert isinstance(first, sp.SparsePGD)
     assert isinstance(second, sp.SparsePGD)
-    assert isinstance(box, SparseRS)
+    assert isinstance(box, sp.ClusterRS)
     assert (anneal.steps, first.steps, second.steps, box.queries) == (steps, share, share, 30)
     assert (first.gradient, second.gradient) == ("unprojected", "projected")
     assert all(member.quantize for member in (anneal, first, second, box))
     assert ensemble.evaluations == steps + 2 * (share + 1) + 30
+
+
+def test_the_standard_version_ends_with_sparse_rs_where_cluster_rs_does_not_fit() -> None:
+    ensemble = SparseAutoAttack(sp.Budget(k=1, pattern=sp.Rows()), 200, 30, version="standard")
+    assert ensemble.names == ("anneal", *THREE)
+    assert ensemble.members[-1].evaluations == 30
 
 
 def test_the_standard_version_breaks_what_anneal_breaks_and_then_more() -> None:
@@ -253,7 +260,7 @@ def test_the_standard_version_breaks_what_anneal_breaks_and_then_more() -> None:
 
 def test_targeted_members_come_last_in_the_standard_version_too() -> None:
     ensemble = SparseAutoAttack(BUDGET, 200, 30, version="standard", targeted=True)
-    assert ensemble.names == ("anneal", *THREE, "spgd-unprojected-targeted", "spgd-projected-targeted")
+    assert ensemble.names == (*STANDARD, "spgd-unprojected-targeted", "spgd-projected-targeted")
     assert ensemble.members[-1].evaluations == 9 * 41
     model, x, y = problem(4)
     assert len(dataclasses.replace(ensemble, steps=2, queries=2)(model, x, y)) == 4

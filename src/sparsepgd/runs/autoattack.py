@@ -20,7 +20,6 @@ from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, work
 from sparsepgd.problem.result import untouched
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.runs.identity import model_digest
-from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.cascade import Stage, cascade, survivors, verified
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.ensemble import SparseAutoAttack
@@ -41,7 +40,7 @@ Labelled = tuple[Tensor, Tensor]
 class AutoAttack:
     """``AutoAttack(model, k=20).run_standard_evaluation(x, y)`` attacks and returns adversarial images.
 
-    ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Sparse-RS), "paper" (saa: sPGD unprojected, sPGD
+    ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Cluster-RS), "paper" (saa: sPGD unprojected, sPGD
     projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as
     k=24; a smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run
     returns all that was found.
@@ -142,8 +141,8 @@ class AutoAttack:
         known = replace(self.ensemble, targeted=True)
         by_name = dict(zip(known.names, known.members, strict=True))
         if self.version == "custom":
-            anneal = SparseAnneal(known.budget, known.steps)
-            by_name = {anneal.name: anneal, **by_name}
+            standard = replace(known, version="standard")
+            by_name = {**dict(zip(standard.names, standard.members, strict=True)), **by_name}
         unknown = [one for one in self.attacks_to_run if isinstance(one, str) and one not in by_name]
         if unknown or not self.attacks_to_run:
             raise UnsupportedError(f"attacks_to_run={self.attacks_to_run}; use {', '.join(by_name)}, or attacks")

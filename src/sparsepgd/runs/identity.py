@@ -21,6 +21,7 @@ from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.search.contract import Attacker
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
@@ -29,10 +30,10 @@ ASKED = 2  # images whose logits are kept
 SAME = 1e-3  # of the largest logit: what another device or version may change
 
 
-def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
+def configuration(attack: Attacker, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
     known: Plain = {
-        "attack": {"name": attack.name, **_hyper_parameters(attack)},
+        "attack": {"name": attack.name, **_hyper_parameters(attack), **_revision(attack)},
         "seed": check_seed(seed),
         "model": {"name": names.get("model", type(model).__name__), "sha256": model_digest(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
@@ -154,6 +155,10 @@ def _pattern(written: Plain) -> Pattern:
 def _hyper_parameters(attack: object) -> Plain:
     found = plain(attack)
     return found if isinstance(found, dict) else {"kind": type(attack).__name__, "repr": found}
+
+
+def _revision(attack: Attacker) -> Plain:
+    return {"revision": attack.revision} if attack.revision > 1 else {}  # runs of the first one do not name it
 
 
 def plain(value: object) -> Any:

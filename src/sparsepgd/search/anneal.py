@@ -119,6 +119,10 @@ class SparseAnneal(Stepwise[State]):
         return self.steps
 
     @property
+    def revision(self) -> int:
+        return 2
+
+    @property
     def keeps(self) -> Keeps:
         return "largest" if self.early_stop else "latest"
 

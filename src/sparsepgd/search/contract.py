@@ -106,6 +106,11 @@ class Attacker(ABC):
         def evaluations(self) -> int:
             """The most points that are tried for an image."""
 
+    @property
+    def revision(self) -> int:
+        """Larger by one whenever the same settings come to search in another way: a run is not continued by another."""
+        return 1
+
     @abstractmethod
     def run(self, call: Call) -> Result:
         """Attack every image that does not meet the goal by itself."""

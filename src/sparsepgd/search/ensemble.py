@@ -20,6 +20,7 @@ from sparsepgd.search.attack import check_budget
 from sparsepgd.search.cascade import Stage, cascade, survivors, verified
 from sparsepgd.search.contract import Attacker, Call, adopted
 from sparsepgd.search.loop import Progress
+from sparsepgd.search.random_search.cluster_rs import ClusterRS
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from sparsepgd.search.registry import registered
 from sparsepgd.search.spgd import SparsePGD
@@ -36,8 +37,8 @@ class SparseAutoAttack(Attacker):
     """A cascade of attacks, each on the survivors of those before.
 
     ``version``: "paper" is the paper's cascade (saa): sPGD unprojected, sPGD projected, Sparse-RS. "standard" (saa+)
-    begins with SparseAnneal, which is much stronger on l0-trained models; `steps` are its steps,
-    sPGD has a fixed share of them, and `queries` are those of Sparse-RS.
+    begins with SparseAnneal, which is much stronger on l0-trained models; `steps` are its steps, and sPGD has a fixed
+    share of them. It ends with `queries` of Cluster-RS, or, where the pattern is structured, of Sparse-RS.
     ``attacks`` takes the place of them all: attacks, or anything with a name and the call of an attack.
     ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, as many steps for each class as for
     untargeted sPGD; it is off because untargeted sPGD is the stronger one in the paper. Every member gets the same
@@ -78,7 +79,7 @@ class SparseAutoAttack(Attacker):
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
         """A third for each member of the paper's. Of the standard version at most half for SparseAnneal, and for
-        Sparse-RS what sPGD leaves."""
+        the random search what sPGD leaves."""
         cascade = cls(budget, max(passes // 6 - 1, 1), passes // 3, **{**settings, "version": "paper"})
         for steps in range(max(passes // 4, 2), 1, -1) if settings.get("version") == "standard" else ():
             cascade = cls(budget, steps, 1, **settings)
@@ -101,6 +102,8 @@ class SparseAutoAttack(Attacker):
         members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)
+            if not self.budget.pattern.structured:
+                members = (*members[:-1], ClusterRS(self.budget, self.queries, quantize=self.quantize))
         if self.attacks is not None:
             members = tuple(adopted(one, budget=self.budget, quantize=self.quantize) for one in self.attacks)
         if self.targeted:
@@ -121,6 +124,10 @@ class SparseAutoAttack(Attacker):
     @property
     def evaluations(self) -> int:
         return sum(member.evaluations for member in self.members)
+
+    @property
+    def revision(self) -> int:
+        return max(member.revision for member in self.members)
 
     def history(self, result: Result) -> dict[str, float]:
         """The accuracy on clean images, and the robust accuracy after each member, in order."""
