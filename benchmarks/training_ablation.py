@@ -1,6 +1,7 @@
 """What each ingredient of training against SparseAnneal gives: short runs from one plain network, held-out images.
 
-    python benchmarks/training_ablation.py --data cifar10.npz --out benchmarks/results/training-ablation.json
+    python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
+    python benchmarks/training_ablation.py page [--check]             # the table of docs/training.md, from the record
 
 Every variant trains a PreActResNet-18 for a few epochs. Reported are clean and robust accuracy under SparseAnneal of
 training images that no run has seen. A record that exists is continued: variants that it has are left out.
@@ -8,22 +9,26 @@ training images that no run has seen. A record that exists is continued: variant
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from provenance import add_arguments, head
+from provenance import ROOT, add_arguments, head
+from records import load, rewritten, torch_version
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd.analysis.curves import accuracy_over_queries
+from sparsepgd.tables import markdown
 from sparsepgd.training import annealing
 from sparsepgd.training.data import split
 from sparsepgd.training.settings import settings
 from sparsepgd.zoo.networks import preact_resnet18
 
+MARKS = "<!-- ablation: written by benchmarks/training_ablation.py page, do not edit -->\n", "<!-- end of ablation -->"
 STEPS = (30, 100, 300)  # of the attack, reported
 COMMON: dict[str, Any] = {
     "batch": 500, "schedule": "one-cycle", "nesterov": True, "clip": 1.0, "lr": 0.1, "ema": 0.995, "watch_steps": 0,
@@ -51,13 +56,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="npz with x_train (N, H, W, C) uint8 and y_train")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--held-out", type=int, default=2000)
-    parser.add_argument("--only", action="append", default=[], help="a variant by its name; again for more")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
-    parser.add_argument("--k", type=int, default=20)
-    add_arguments(parser)
+    work = parser.add_subparsers(dest="work", required=True)
+    work.add_parser("page").add_argument("--check", action="store_true")
+    one = work.add_parser("run")
+    one.add_argument("--data", type=Path, required=True, help="npz with x_train (N, H, W, C) uint8 and y_train")
+    one.add_argument("--epochs", type=int, default=8)
+    one.add_argument("--held-out", type=int, default=2000)
+    one.add_argument("--only", action="append", default=[], help="a variant by its name; again for more")
+    one.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
+    one.add_argument("--k", type=int, default=20)
+    add_arguments(one)
     return parser.parse_args()
 
 
@@ -71,8 +79,8 @@ def trained(model: nn.Module, data: tuple[Tensor, Tensor], options: dict[str, An
         annealing.PATH = before
 
 
-def main() -> None:
-    args, began = arguments(), time.monotonic()
+def run(args: argparse.Namespace) -> None:
+    began = time.monotonic()
     with np.load(args.data) as file:
         x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).contiguous()
         y = torch.from_numpy(file["y_train"]).long()
@@ -93,17 +101,39 @@ def main() -> None:
             continue
         plain.load_state_dict(start)
         options = {**BASE, "epochs": args.epochs, **other}
-        run = trained(plain, (x, y), options, args)
-        result = sp.SparseAnneal(sp.Budget(k=args.k), max(STEPS))(run.model, *held)
+        made = trained(plain, (x, y), options, args)
+        result = sp.SparseAnneal(sp.Budget(k=args.k), max(STEPS))(made.model, *held)
         passes, accuracy = accuracy_over_queries(result)
         curve = dict(zip(passes.tolist(), accuracy.tolist(), strict=True))
         robust = {steps: round(min(share for at, share in curve.items() if at <= steps), 5) for steps in STEPS}
-        row = {"variant": name, "options": options, "seconds": round(run.seconds, 1), "loss": run.curves["loss"][-1],
+        row = {"variant": name, "options": options, "seconds": round(made.seconds, 1), "loss": made.curves["loss"][-1],
                "clean": round(result.clean_accuracy, 5), "robust": robust}  # fmt: skip
         record["runs"].append(row)
         print(row, flush=True)
         args.out.write_text(json.dumps(record) + "\n")
 
 
+def page(check: bool) -> int:
+    """The table of docs/training.md; with `check`, 1 if it is not that of the record."""
+    record = load("training-ablation")
+    shares = [[row["clean"], *row["robust"].values()] for row in record["runs"]]
+    rows = [
+        [row["variant"], *(f"{100 * share:.1f}" for share in each), f"{row['seconds']:.0f}"]
+        for row, each in zip(record["runs"], shares, strict=True)
+    ]
+    steps = [f"{int(steps)} steps" for steps in record["runs"][0]["robust"]]
+    where = f"{record['hardware']}, torch {torch_version(record)}, commit {record['commit']}: `{record['command']}`"
+    table = markdown(["variant", "clean, %", *steps, "seconds of training"], rows)
+    return rewritten(ROOT / "docs" / "training.md", MARKS, f"{table}\n\n{where}\n", check)
+
+
+def main() -> int:
+    args = arguments()
+    if args.work == "page":
+        return page(args.check)
+    run(args)
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -56,6 +56,10 @@ def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None
     assert is_current("anneal.py", "page"), "run python benchmarks/anneal.py page"
 
 
+def test_the_ablation_of_training_is_what_its_record_says() -> None:
+    assert is_current("training_ablation.py", "page"), "run python benchmarks/training_ablation.py page"
+
+
 def test_the_scales_of_the_page_are_those_of_the_code() -> None:
     text = (DOCS / "reproducing.md").read_text().replace(",", "")
     for scale in SCALES.values():
