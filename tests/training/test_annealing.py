@@ -14,9 +14,9 @@ from sparsepgd.threat.norms import group_l0
 from sparsepgd.training.adversaries import adversary
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.data import Batch, augmented, border, window
+from sparsepgd.training.loop import watch
 from sparsepgd.training.settings import settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import watch
 from support.models import SmallConvNet, images, labelled
 from support.quadrants import QUICK, network, quadrants
 

@@ -10,8 +10,7 @@ import pytest
 
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.training.methods import METHODS, method
-from sparsepgd.training.settings import Settings, settings
+from sparsepgd.training.settings import METHODS, Settings, method, settings
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fast-ls"])

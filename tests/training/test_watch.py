@@ -9,9 +9,9 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd.training.data import resident
+from sparsepgd.training.loop import catastrophic, watch
 from sparsepgd.training.settings import settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import catastrophic, watch
 from support.models import SmallConvNet, images, labelled
 
 

@@ -21,7 +21,7 @@ from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Questions, Standalone
+from sparsepgd.search.standalone import Queries, Standalone
 from sparsepgd.threat import LEVELS, Features, Pattern, Pixels, Threat
 
 Function = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> x_adv
@@ -87,14 +87,14 @@ class Outside(Standalone):
     def evaluations(self) -> int:
         return self.steps or 1
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        model = Counted(ask.classifier, images.x)
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        model = Counted(oracle.classifier, images.x)
         seed = random.Random(f"{int(noise.seed)}-{int(images.index[0])}").getrandbits(32)
         with seeded(seed):
             found = self.call(model, images.x.clone(), images.y.clone())
         count = len(images.x)
-        ask.forwards.add_(-(-model.forwards // count))
-        ask.backwards.add_(-(-model.backwards // count))
+        oracle.forwards.add_(-(-model.forwards // count))
+        oracle.backwards.add_(-(-model.backwards // count))
         return self._within(threat, images, found.detach().to(images.x))
 
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

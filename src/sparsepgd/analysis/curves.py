@@ -20,8 +20,8 @@ from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import seen_as_images, shape_of
 from sparsepgd.search.attack import Attack
-from sparsepgd.search.cascade import merge
 from sparsepgd.search.contract import Attacker, Call, adopted
+from sparsepgd.search.ensemble import merge
 from sparsepgd.threat import Budget
 
 Steps: TypeAlias = Result | Rows  # both say for each image whether it was fooled, and after how many steps

@@ -17,7 +17,7 @@ from sparsepgd.problem.rows import choose, select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
@@ -86,19 +86,19 @@ class CWL0(Standalone):
         tries = math.ceil(math.log(self.c_last / self.c_first, self.c_factor)) + 1
         return self.rounds * (tries * self.steps + 1)
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
         rows = torch.arange(len(images.y), device=images.y.device)
         state = self._start(threat, images)
         while len(rows):
             active = select(images, rows)
             x = _point(active, state)
-            seen = ask.evaluate(x, rows, gradient=True)
+            seen = oracle.evaluate(x, rows, gradient=True)
             solved = CONFIDENCE - seen.loss < SOLVED
             effect = self._effect(threat, active, state, x, seen)
             some = solved.nonzero()[:, 0]
             if len(some):
-                self._claim(ask, threat, select(active, some), x[some], effect[some], rows[some], claims)
+                self._claim(oracle, threat, select(active, some), x[some], effect[some], rows[some], claims)
             after = self._descend(active, state, x, seen)
             state = choose(solved, self._freeze(state, effect), after)
             over = (state.c > self.c_last) | (state.rounds >= self.rounds) | (state.valid.flatten(1).sum(1) == 0)
@@ -138,12 +138,19 @@ class CWL0(Standalone):
         return torch.where(moved, threat.gather((seen.gradient * delta).abs()).clamp(min=least), 0) * state.valid
 
     def _claim(
-        self, ask: Questions, threat: Threat, solved: Images, x: Tensor, effect: Tensor, rows: Tensor, claims: Claims
+        self,
+        oracle: Queries,
+        threat: Threat,
+        solved: Images,
+        x: Tensor,
+        effect: Tensor,
+        rows: Tensor,
+        claims: Claims,
     ) -> None:
         """Tries the k pixels of the largest effect alone, of images where the l2 attack succeeded."""
         mask = threat.top_k(effect.float(), solved.usable) * (effect > 0)
         x = solved.render(x - solved.x, mask, self.quantize)
-        seen = ask.evaluate(x, rows)
+        seen = oracle.evaluate(x, rows)
         pixels = changed(threat, solved, x).to(seen.loss)
         claims.offer(x, rows, seen, torch.where(seen.fooled, -pixels, seen.loss))
 

@@ -17,7 +17,7 @@ from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
@@ -56,19 +56,19 @@ class GreedyFool(Standalone):
     def evaluations(self) -> int:
         return self.steps + 1 + (0 if self.early_stop else self.reductions * self.magnitudes)
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
-        self._increase(ask, threat, images, claims)
+        self._increase(oracle, threat, images, claims)
         if not self.early_stop:
-            self._reduce(ask, threat, images, claims)
+            self._reduce(oracle, threat, images, claims)
         return claims.x_adv
 
-    def _increase(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+    def _increase(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
         rows = torch.arange(len(images.y), device=images.y.device)
         x = images.x
         mask = torch.zeros(len(rows), *threat.grid, device=x.device)  # the paper's m, pixels that joined
         for step in range(self.steps + 1):
-            seen = ask.evaluate(x, rows, gradient=step < self.steps)
+            seen = oracle.evaluate(x, rows, gradient=step < self.steps)
             claims.offer(x, rows, seen)
             if seen.gradient is None:
                 break
@@ -85,7 +85,7 @@ class GreedyFool(Standalone):
                 break
             rows, x, mask = rows[on], moved[on], mask[on]
 
-    def _reduce(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+    def _reduce(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
         """Without one pixel, the rest at several strengths: the weakest success stays, else the next pixel's turn.
 
         `turn` counts the pixels, from the least changed one on, that cannot be spared.
@@ -110,7 +110,7 @@ class GreedyFool(Standalone):
             several = torch.arange(len(rows), device=rows.device).repeat_interleave(self.magnitudes)
             keep = ((size > 0).view_as(drop) & (drop == 0)).to(p)
             x = select(active, several).render(p, keep[several], self.quantize)
-            seen = ask.evaluate(x, rows[several])
+            seen = oracle.evaluate(x, rows[several])
             worth = torch.where(seen.fooled, -changed(threat, select(active, several), x).to(seen.loss), -torch.inf)
             claims.offer(x, rows[several], seen, worth)  # among equals the first, that is the weakest
             shrunk = changed(threat, active, claims.x_adv[rows]) < left

@@ -16,7 +16,7 @@ from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import Budget, Columns, Frame, Patches, Pattern, Rows, Shape, Threat
 
 MOVES = {"full": 4, "random": 1, "none": 0}
@@ -89,12 +89,12 @@ class LOAP(Repeated, Standalone):
     def evaluations(self) -> int:
         return self.attempts * self.steps * (1 + MOVES[self.moves])
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims, rows = Claims.none(images), torch.arange(len(images.x), device=images.x.device)
         state = self._start(threat, images, noise)
         for step in range(self.steps):
             x_adv = state.render(threat, images, self.quantize)
-            seen = ask.evaluate(x_adv, rows, gradient=True)
+            seen = oracle.evaluate(x_adv, rows, gradient=True)
             claims.offer(x_adv, rows, seen)
             assert seen.gradient is not None
             g = seen.gradient.float()
@@ -103,7 +103,7 @@ class LOAP(Repeated, Standalone):
             trials = self._trials(threat, images, state, step, noise)
             if trials:
                 places, each = torch.cat([one.render(threat, images, self.quantize) for one in trials]), len(trials)
-                tried = ask.evaluate(places, rows.repeat(each))
+                tried = oracle.evaluate(places, rows.repeat(each))
                 claims.offer(places, rows.repeat(each), tried)
                 largest, which = tried.loss.view(each, -1).max(0)
                 state = chosen([state, *trials], torch.where(largest > seen.loss, which + 1, 0))

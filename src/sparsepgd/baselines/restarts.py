@@ -15,9 +15,8 @@ from sparsepgd.problem import Targeted, Untargeted
 from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.oracle import classifier
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.cascade import Stage, cascade, merge
-from sparsepgd.search.ensemble import likeliest_wrong
+from sparsepgd.search.attack import Attack, SearchResult, Task
+from sparsepgd.search.ensemble import Stage, cascade, likeliest_wrong, merge
 from sparsepgd.search.loop import Progress, better
 from sparsepgd.threat import Budget
 
@@ -52,13 +51,13 @@ class Repeated(Attack):
         """A single untargeted attempt."""
         return dataclasses.replace(self, restarts=1, targets=0)
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         if self.attempts == 1 or not len(task.waiting.x):
             return super().search(task)  # type: ignore[safe-super]  # that of the base named after this one
         return _repeated(self.once(), task, self.restarts, self.targets)
 
 
-def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
+def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> SearchResult:
     """Each attempt on the survivors of those before, on all without early_stop. Losses are the untargeted ones."""
     waiting, oracle, size = task.waiting, classifier(task.oracle), task.batch_size
     leads: list[Tensor | None] = [None]
@@ -66,8 +65,8 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
     if isinstance(oracle.goal, Untargeted):
         leads += likeliest_wrong(clean, waiting.y, targets).unbind(1)
 
-    def attempt(number: int) -> Stage[Found]:
-        def run(rows: Tensor, report: Progress) -> Found:
+    def attempt(number: int) -> Stage[SearchResult]:
+        def run(rows: Tensor, report: Progress) -> SearchResult:
             again = dataclasses.replace(task, noise=task.noise.again(number), progress=report)
             part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
             said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
@@ -76,13 +75,14 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
 
         return Stage(run, attack.evaluations)
 
-    def left(found: Found) -> Tensor:
-        return (~found.fooled | (not attack.early_stop)).nonzero()[:, 0]
+    def left(best: SearchResult) -> Tensor:
+        return (~best.fooled | (not attack.early_stop)).nonzero()[:, 0]
 
-    def add(found: Found, rows: Tensor, part: Found, _: str) -> Found:
-        return merge(found, rows, part, better(part.fooled, part.loss, found.fooled[rows], found.loss[rows]))
+    def add(best: SearchResult, rows: Tensor, part: SearchResult, _: str) -> SearchResult:
+        return merge(best, rows, part, better(part.fooled, part.loss, best.fooled[rows], best.loss[rows]))
 
-    return cascade(Found.none(waiting), [attempt(i) for i in range(restarts * len(leads))], left, add, task.progress)
+    attempts = [attempt(i) for i in range(restarts * len(leads))]
+    return cascade(SearchResult.none(waiting), attempts, left, add, task.progress)
 
 
 def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:

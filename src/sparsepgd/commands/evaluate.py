@@ -123,8 +123,8 @@ def verify(
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     found = audit(folder, source.model.to(place), device=place)
     out.print(f"{found.held} of {found.reported} reported successes hold")
-    for words in found.words():
-        out.print(words, soft_wrap=True)
+    for message in found.messages():
+        out.print(message, soft_wrap=True)
     if not found.sound:
         raise typer.Exit(1)
 

@@ -29,7 +29,7 @@ from sparsepgd.problem.oracle import Evaluation, borrowed, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import each
 from sparsepgd.problem.verify import measure
-from sparsepgd.search.attack import Attack, Found, Task
+from sparsepgd.search.attack import Attack, Task
 from sparsepgd.search.loop import Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget
@@ -141,20 +141,15 @@ def attack_detector(
         _check_losses(clean)
         number = torch.arange(len(x), device=x.device)
         waiting = Waiting.of(threat, x, number, clean_loss=clean, index=number)
-        found = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
-        return _verified(attack, oracle, x, clean, found, size)
-
-
-def _verified(attack: Attack, oracle: LossOracle, x: Tensor, clean: Tensor, found: Found, size: int) -> DetectionResult:
-    """What was found, with the budget checked and the loss measured afresh."""
-    extent = measure(attack.budget, x, found.x_adv, quantize=attack.quantize)
-    if not bool(extent.within.all()):
-        bad = int((~extent.within).nonzero()[0])
-        words = f"{attack.name} left the budget on image {bad}, which is returned clean; please report this"
-        warnings.warn(words, VerificationWarning, stacklevel=3)
-    x_adv = torch.where(extent.within[:, None, None, None], found.x_adv, x)
-    loss, l0, groups = oracle.measured(x_adv, size), extent.l0 * extent.within, extent.groups * extent.within
-    return DetectionResult(x_adv, clean, loss, l0, groups, found.steps, found.forwards, found.backwards)
+        claimed = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
+        extent = measure(attack.budget, x, claimed.x_adv, quantize=attack.quantize)
+        if not bool(extent.within.all()):
+            bad = int((~extent.within).nonzero()[0])
+            message = f"{attack.name} left the budget on image {bad}, which is returned clean; please report this"
+            warnings.warn(message, VerificationWarning, stacklevel=2)
+        x_adv = torch.where(extent.within[:, None, None, None], claimed.x_adv, x)
+        loss, l0, groups = oracle.measured(x_adv, size), extent.l0 * extent.within, extent.groups * extent.within
+    return DetectionResult(x_adv, clean, loss, l0, groups, claimed.steps, claimed.forwards, claimed.backwards)
 
 
 def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:

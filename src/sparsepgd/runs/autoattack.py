@@ -21,9 +21,8 @@ from sparsepgd.problem.result import untouched
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.runs.identity import model_digest
 from sparsepgd.search.anneal import SparseAnneal
-from sparsepgd.search.cascade import Stage, cascade, survivors, verified
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.ensemble import SparseAutoAttack, Stage, cascade, survivors, verified
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels

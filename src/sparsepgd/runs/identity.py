@@ -31,8 +31,11 @@ SAME = 1e-3  # of the largest logit: what another device or version may change
 
 def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
+    settings = plain(attack)
+    if not isinstance(settings, dict):
+        settings = {"kind": type(attack).__name__, "repr": settings}
     known: Plain = {
-        "attack": {"name": attack.name, **_hyper_parameters(attack)},
+        "attack": {"name": attack.name, **settings},
         "seed": check_seed(seed),
         "model": {"name": names.get("model", type(model).__name__), "sha256": model_digest(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
@@ -129,17 +132,15 @@ def hardware(device: torch.device) -> str:
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     """The budget that ``configuration`` wrote down, built again."""
-    written = attack.get("budget")
-    if not isinstance(written, dict):
+    saved = attack.get("budget")
+    if not isinstance(saved, dict):
         raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")
-    if written.get("allowed") != plain(allowed):
+    if saved.get("allowed") != plain(allowed):
         raise SourceError("the mask `allowed` beside the images is not the one that the record speaks of")
-    return Budget(written["k"], _pattern(written["pattern"]), written["eps"], allowed)
+    return Budget(saved["k"], _pattern(**saved["pattern"]), saved["eps"], allowed)
 
 
-def _pattern(written: Plain) -> Pattern:
-    values = dict(written)
-    kind = values.pop("kind")
+def _pattern(kind: str, **values: Any) -> Pattern:
     if kind == "Shape":
         return Shape([[int(cell) for cell in row] for row in values["kernel"]], values["name"])
     classes = {known.__name__: known for known in Pattern.__subclasses__()}
@@ -149,11 +150,6 @@ def _pattern(written: Plain) -> Pattern:
         return classes[kind](**values)
     except TypeError as error:
         raise SourceError(f"the record has a pattern that cannot be built again: {first_line(error)}") from None
-
-
-def _hyper_parameters(attack: object) -> Plain:
-    found = plain(attack)
-    return found if isinstance(found, dict) else {"kind": type(attack).__name__, "repr": found}
 
 
 def plain(value: object) -> Any:
@@ -187,12 +183,12 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _short(value: object) -> str:
-    words = str(value) if isinstance(value, str) else json.dumps(value)
-    return words if len(words) <= 40 else f"{words[:12]}..."
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
 
 
-def _without_addresses(words: str) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", words)
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def _processor() -> str:

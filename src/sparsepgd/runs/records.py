@@ -69,24 +69,24 @@ class About(Strict):
 def like(kind: type[BaseModel]) -> AfterValidator:
     """For plain values that stay as they are: those that `kind` accepts."""
 
-    def check(found: Any) -> Any:
-        kind.model_validate(found)
-        return found
+    def check(value: Any) -> Any:
+        kind.model_validate(value)
+        return value
 
     return AfterValidator(check)
 
 
-def _like_a_budget(found: Any) -> Any:
+def _like_a_budget(value: Any) -> Any:
     """Others' attacks may have their own."""
-    if isinstance(found, dict) and found.get("kind", "Budget") == "Budget":
-        BudgetPart.model_validate(found)
-    return found
+    if isinstance(value, dict) and value.get("kind", "Budget") == "Budget":
+        BudgetPart.model_validate(value)
+    return value
 
 
-def _like_a_pattern(found: dict[str, Any]) -> dict[str, Any]:
+def _like_a_pattern(value: dict[str, Any]) -> dict[str, Any]:
     kinds: dict[Any, type[PatternPart]] = {"Shape": ShapePart, "Groups": GroupsPart}
-    kinds.get(str(found.get("kind")), PatternPart).model_validate(found)
-    return found
+    kinds.get(str(value.get("kind")), PatternPart).model_validate(value)
+    return value
 
 
 class Written(BaseModel):

@@ -27,6 +27,8 @@ from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Pattern, Threat
 
+WORK = ("steps", "forwards", "backwards")  # of an image: what is counted
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -42,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """What an attack claims, one row for each image of the task, on the device of the images."""
 
     x_adv: Tensor  # (B, C, H, W)
@@ -53,8 +55,7 @@ class Found:
     backwards: Tensor  # (B,) int64
 
     @classmethod
-    def none(cls, waiting: Waiting) -> Found:
-        """Before any search."""
+    def none(cls, waiting: Waiting) -> SearchResult:
         zero = torch.zeros_like(waiting.y)
         return cls(waiting.x.clone(), waiting.clean_loss.clone(), zero.bool(), zero, zero, zero)
 
@@ -105,11 +106,11 @@ class Attack(Attacker):
         return cls.of_length(budget, steps, steps, **settings)
 
     @abstractmethod
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         """Look for adversarial images; what is claimed is verified afterwards."""
 
     @abstractmethod
-    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """The points (B, C, H, W) found for a batch that stays whole, for training."""
 
     def run(self, call: Call) -> Result:
@@ -119,8 +120,8 @@ class Attack(Attacker):
         rows = (~oracle.goal.reached(call.clean, call.y, waiting.label)).nonzero()[:, 0]
         chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
         engine = call.engine or Engine()
-        found = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
-        return self._result(oracle, call, waiting.label, rows, found)
+        claimed = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
+        return self._verified(oracle, call, waiting.label, rows, claimed)
 
     def perturb(
         self,
@@ -139,11 +140,11 @@ class Attack(Attacker):
         """
         device = working_device(model, x)
         with borrowed(model, device):
-            there = self.in_borrowed(model, x.to(device), y.to(device), Noise(seed), goal, index, logits)
-        return there.to(x.device)
+            x_adv = self.perturb_borrowed(model, x.to(device), y.to(device), Noise(seed), goal, index, logits)
+        return x_adv.to(x.device)
 
     @of_any_shape
-    def in_borrowed(
+    def perturb_borrowed(
         self,
         model: Model,
         x: Tensor,
@@ -160,16 +161,14 @@ class Attack(Attacker):
         with torch.no_grad():
             clean = oracle.logits(x)
         images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
-        x_adv = self.swept(oracle, threat, images, noise)
+        x_adv = self.perturb_batch(oracle, threat, images, noise)
         if not self.early_stop:
             return x_adv
-        wrong = clean.argmax(1) != y
-        return torch.where(wrong[:, None, None, None], x, x_adv)
+        return torch.where((clean.argmax(1) != y)[:, None, None, None], x, x_adv)
 
-    def _result(self, oracle: Oracle, call: Call, label: Tensor, rows: Tensor, found: Found) -> Result:
-        """What was found, verified."""
+    def _verified(self, oracle: Oracle, call: Call, label: Tensor, rows: Tensor, claimed: SearchResult) -> Result:
         x, y, size = call.x, call.y, call.size
-        x_adv = x.index_copy(0, rows, found.x_adv)
+        x_adv = x.index_copy(0, rows, claimed.x_adv)
         verdict = verify(oracle, self.budget, x, x_adv, y, label, quantize=self.quantize, batch_size=size)
         if not bool(verdict.within.all()):
             bad = int((~verdict.within).nonzero()[0])
@@ -181,8 +180,7 @@ class Attack(Attacker):
             )
             x_adv = torch.where(verdict.within[:, None, None, None], x_adv, x)
         fooled = verdict.reached & torch.zeros_like(verdict.reached).index_fill(0, rows, True)
-        counted = (torch.zeros_like(y).index_copy(0, rows, of) for of in (found.steps, found.forwards, found.backwards))
-        steps, forwards, backwards = counted
+        work = {name: torch.zeros_like(y).index_copy(0, rows, getattr(claimed, name)) for name in WORK}
         said = call.clean.argmax(1)
         return Result(
             x_adv=x_adv,
@@ -190,10 +188,8 @@ class Attack(Attacker):
             clean_correct=said == y,
             l0=verdict.l0 * verdict.within,
             groups=verdict.groups * verdict.within,
-            steps=steps,
-            forwards=forwards,
-            backwards=backwards,
-            loss=found.loss.new_full((len(x),), math.nan).index_copy(0, rows, found.loss),
+            **work,
+            loss=claimed.loss.new_full((len(x),), math.nan).index_copy(0, rows, claimed.loss),
             clean_prediction=said,
             prediction=torch.where(verdict.within, verdict.prediction, said),
             broken_by=tuple(self.name if one else None for one in fooled.tolist()),

@@ -157,11 +157,8 @@ class Attacker(ABC):
 
     def for_rows(self, rows: Tensor) -> Self:
         """The attack for some of the images: where each image has an allowed mask of its own, with theirs."""
-        masks = self.budget.allowed
-        if masks is None or masks.dim() == 2:
-            return self
-        allowed = masks[rows.to(masks.device)]
-        return self.with_budget(lambda whole: dataclasses.replace(whole, allowed=allowed))
+        theirs = self.budget.for_rows(rows)
+        return self if theirs is self.budget else self.with_budget(lambda budget: budget.for_rows(rows))
 
 
 def _changed(part: Any, change: Callable[[Budget], Budget]) -> Any:

@@ -1,12 +1,14 @@
-"""Sparse-AutoAttack: attacks one after the other, each on the images that withstood all before it (paper, sAA)."""
+"""The cascade: stages one after the other, each on the images that withstood those before it; and Sparse-AutoAttack,
+the cascade of the paper (sAA)."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +18,7 @@ from sparsepgd.problem import Result, Targeted, Untargeted
 from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.result import untouched
 from sparsepgd.search.anneal import SparseAnneal
-from sparsepgd.search.attack import check_budget
-from sparsepgd.search.cascade import Stage, cascade, survivors, verified
+from sparsepgd.search.attack import WORK, check_budget
 from sparsepgd.search.contract import Attacker, Call, adopted
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.random_search.sparse_rs import SparseRS
@@ -27,6 +28,83 @@ from sparsepgd.threat import Budget
 
 Version = Literal["paper", "standard"]
 PART, LEAST = 5, 20  # of the standard version: sPGD has steps // PART, at least LEAST, after SparseAnneal with all
+FIXED = ("clean_correct", "clean_prediction", "broken_by")
+
+
+class Outcome(Protocol):
+    """A dataclass with one row an image: verified, `Result`, or claimed, `SearchResult`."""
+
+    @property
+    def fooled(self) -> Tensor: ...
+
+
+D = TypeVar("D", bound=Outcome)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Generic[D]):
+    """`run`: from rows (n,) and a way to report progress to the outcome of these rows."""
+
+    run: Callable[[Tensor, Progress], D]
+    evaluations: int  # for an image, at most
+    name: str = ""
+
+
+def cascade(
+    known: D,
+    stages: Sequence[Stage[D]],
+    left: Callable[[D], Tensor],
+    add: Callable[[D, Tensor, D, str], D],
+    progress: Progress | None = None,
+    *,
+    size: int | None = None,
+    after: Callable[[int, D], None] | None = None,
+) -> D:
+    """What is known after all stages. `left`: the rows (n,) that a stage is for; `add`: what was known and what came of
+    some rows. `size`: rows at a time, all unless given. `after`: called after every stage."""
+    shares = [stage.evaluations * len(known.fooled) for stage in stages]
+    for number, stage in enumerate(stages):
+        rows = left(known)
+        others = int(known.fooled.sum()) - int(known.fooled[rows].sum())
+        report = partial(_report_stage, progress, sum(shares[:number]), shares[number], sum(shares), others)
+        for some in torch.split(rows, size or len(rows)) if len(rows) else ():
+            known = add(known, some, stage.run(some, report), stage.name)
+        report(1, 1, int(known.fooled.sum()) - others)
+        if after is not None:
+            after(number, known)
+    return known
+
+
+def _report_stage(
+    progress: Progress | None, before: int, share: int, total: int, others: int, done: int, most: int, fooled: int
+) -> None:
+    """The progress of one stage as that of the whole cascade."""
+    if progress is not None and total:
+        progress(before + share * done // max(most, 1), total, others + fooled)
+
+
+def merge(before: D, rows: Tensor, part: D, won: Tensor | None = None) -> D:
+    """`before` after more work on some of its rows: the outcome of the part where it won, (n,) bool, everywhere unless
+    given; the work of both."""
+    new: dict[str, Any] = {}
+    won = torch.ones_like(rows, dtype=torch.bool) if won is None else won.to(rows.device)
+    for name, old in vars(before).items():
+        if name not in FIXED:
+            own = getattr(part, name).to(old)  # the part may be of another device
+            new[name] = old.index_add(0, rows, own) if name in WORK else old.index_copy(0, rows[won], own[won])
+    return dataclasses.replace(before, **new)  # type: ignore[type-var]
+
+
+def survivors(result: Result) -> Tensor:
+    """The rows (n,) that are right and not fooled yet."""
+    return result.robust.nonzero()[:, 0]
+
+
+def verified(before: Result, rows: Tensor, part: Result, name: str) -> Result:
+    """The outcome of an attack on survivors counts: it is a success, or fails as all before it did."""
+    broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
+    by = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
+    return dataclasses.replace(merge(before, rows, part), broken_by=by)
 
 
 @registered(name="saa+", compared=False, version="standard")

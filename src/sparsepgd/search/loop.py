@@ -34,7 +34,7 @@ class Known:
     label: Tensor  # (B,), the class the loss speaks of
     clean_loss: Tensor  # (B,)
     index: Tensor  # (B,), names the image to the random numbers
-    row: Tensor  # (B,), the place in what was found
+    row: Tensor  # (B,), the place in the result
     usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
 
 
@@ -113,7 +113,7 @@ class Slots(Generic[S]):
     step: Tensor  # (B,), evaluations done
 
 
-def sweep(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
+def run_whole_batch(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
     step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
@@ -122,14 +122,14 @@ def sweep(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images
     return live.best
 
 
-def nothing_found(images: Known, evaluations: int) -> Best:
+def no_success(images: Known, evaluations: int) -> Best:
     step = torch.full_like(images.y, evaluations)
     return Best(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool), step)
 
 
 def start(search: Stepwise[S], threat: Threat, images: Images, noise: Noise) -> Slots[S]:
     state = search.start(threat, images, noise)
-    return Slots(images, state, nothing_found(images, search.evaluations), torch.zeros_like(images.y))
+    return Slots(images, state, no_success(images, search.evaluations), torch.zeros_like(images.y))
 
 
 @dataclass(frozen=True, eq=False)

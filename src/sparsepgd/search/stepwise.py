@@ -14,8 +14,8 @@ from torch import Tensor
 from sparsepgd.problem.engine import Engine, in_parts
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.problem.rows import join
-from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.loop import Aim, Images, Keeps, sweep
+from sparsepgd.search.attack import Attack, SearchResult, Task
+from sparsepgd.search.loop import Aim, Images, Keeps, run_whole_batch
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.table import run
 from sparsepgd.threat import Threat
@@ -60,7 +60,7 @@ class Stepwise(Attack, Generic[S]):
         """The attack with all that is drawn once for a call decided."""
         return self
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
         engine = self._engine(task)
         with engine.running(oracle.model, device) as model:
@@ -69,7 +69,7 @@ class Stepwise(Attack, Generic[S]):
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         back = tried if self.needs_gradient else torch.zeros_like(tried)
-        return Found(best.x_adv, best.loss, best.fooled, steps, tried, back)
+        return SearchResult(best.x_adv, best.loss, best.fooled, steps, tried, back)
 
     def _engine(self, task: Task) -> Engine:
         """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
@@ -93,6 +93,6 @@ class Stepwise(Attack, Generic[S]):
         g = seen.gradient[finite] if seen.gradient is not None else finite.new_zeros(0)
         return int(finite.sum()) + int((g != 0).sum())
 
-    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """No value is read by the host, so that it can be recorded as a CUDA graph."""
-        return sweep(self.for_call(noise), oracle, threat, images, noise).x_adv
+        return run_whole_batch(self.for_call(noise), oracle, threat, images, noise).x_adv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from numbers import Integral, Real
 
@@ -48,6 +48,12 @@ class Budget:
     def resolve(self, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Threat:
         """The budget for images of one shape (C, H, W): checked once, then only tensor operations."""
         return _resolved(self, shape, torch.device(device))
+
+    def for_rows(self, rows: Tensor | slice) -> Budget:
+        """For some of the images: where each has an allowed mask of its own, with theirs."""
+        if self.allowed is None or self.allowed.dim() == 2:
+            return self
+        return replace(self, allowed=self.allowed[rows.to(self.allowed.device) if isinstance(rows, Tensor) else rows])
 
     def _resolve(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
         _, height, width = shape

@@ -30,11 +30,10 @@ from sparsepgd.training import state as states
 from sparsepgd.training.adversaries import adversary, training_budget
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.entries import Figures, measure, zoo_entry
-from sparsepgd.training.loop import Progress, Run
+from sparsepgd.training.loop import Progress, Run, watch
 from sparsepgd.training.objective import Extract, Mixed, Objective, SoftTargets
 from sparsepgd.training.settings import Settings, settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import watch
 from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
@@ -290,7 +289,7 @@ class _Keeper:
         from sparsepgd.runs.folders import Folder
 
         with ExitStack() as stack:
-            stack.enter_context(Folder(self.folder).held() if self.run.team.first else nullcontext())
+            stack.enter_context(Folder(self.folder).locked() if self.run.team.first else nullcontext())
             self.writer = stack.enter_context(_board(self.folder)) if self.tensorboard and self.run.team.first else None
             states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
             self.saved = time.monotonic()
