@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
@@ -39,15 +39,11 @@ class CornerSearch(Standalone):
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
 
-    best: int = 100
-    samples: int = 3000
+    best: int = count(100)
+    samples: int = count(3000)
     _: KW_ONLY
-    candidates: int | None = None
-    levels: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
+    candidates: int | None = count(None)
+    levels: int | None = count(None)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:
@@ -77,13 +73,13 @@ class CornerSearch(Standalone):
         for j in self.sparsities:
             for r in range(orderings):
                 for start in range(0, self.samples, AT_ONCE):
-                    rows, count = self.remaining(claims), min(AT_ONCE, self.samples - start)
+                    rows, tries = self.remaining(claims), min(AT_ONCE, self.samples - start)
                     if not len(rows):
                         return claims.x_adv
                     step = (j * orderings + r) * self.samples + start
-                    u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (count * j,))
+                    u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (tries * j,))
                     index = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
-                    changes = order[rows, r].gather(1, index).view(len(rows), count, j)
+                    changes = order[rows, r].gather(1, index).view(len(rows), tries, j)
                     self._try(oracle, threat, images, rows, changes, claims)
         return claims.x_adv
 
@@ -122,20 +118,20 @@ class CornerSearch(Standalone):
     def _try(
         self, oracle: Queries, threat: Threat, images: Images, rows: Tensor, changes: Tensor, claims: Claims
     ) -> Tensor:
-        """Asks about the images with these changes (n, count, j), the later over the earlier: (n, count, classes)."""
-        n, count, j = changes.shape
-        own, corners = select(images, rows.repeat_interleave(count)), self._corners(threat)
-        x, low, high = (each.reshape(n * count, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
+        """Asks about the images with these changes (n, tries, j), the later over the earlier: (n, tries, classes)."""
+        n, tries, j = changes.shape
+        own, corners = select(images, rows.repeat_interleave(tries)), self._corners(threat)
+        x, low, high = (each.reshape(n * tries, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
         x, bit = x.clone(), torch.arange(x.shape[1], device=x.device)[:, None]
         for change in changes.reshape(-1, 1, j).unbind(2):
             point = (change // corners)[:, None].expand(-1, x.shape[1], 1)
             up = ((change % corners)[:, None] >> bit) & 1 > 0  # which channels go up
             x.scatter_(2, point, torch.where(up, high.gather(2, point), low.gather(2, point)))
         x = x.view_as(own.x)
-        rows = rows.repeat_interleave(count)
+        rows = rows.repeat_interleave(tries)
         logits = oracle.logits(x, rows)
         claims.offer(x, rows, oracle.judge(logits, rows))
-        return logits.view(n, count, -1)
+        return logits.view(n, tries, -1)
 
     @staticmethod
     def _corners(threat: Threat) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose, select
@@ -52,23 +52,20 @@ class CWL0(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 1000  # for each c
+    steps: int = count(1000)  # for each c
     _: KW_ONLY
-    lr: float = 0.01
-    c_first: float = 1e-3
-    c_last: float = 2e6
-    c_factor: float = 2.0
+    lr: float = positive(0.01)
+    c_first: float = positive(1e-3)
+    c_last: float = positive(2e6)
+    c_factor: float = positive(2.0, more_than=1)
     small: float = 0.01  # frozen is what has less effect, and one more, ...
-    share: float = 0.3  # ... but at most share * n ** power of the n pixels that changed
+    share: float = positive(0.3)  # ... but at most share * n ** power of the n pixels that changed
     power: float = 0.5
-    rounds: int = 2000
+    rounds: int = count(2000)
     loss: LossName = "margin"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(steps=self.steps, rounds=self.rounds)
-        check_positive(lr=self.lr, c_first=self.c_first, share=self.share)
-        check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
         if self.loss != "margin":
             raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
 
@@ -159,9 +156,9 @@ class CWL0(Standalone):
         flat = effect.flatten(1)
         changed = (flat > 0).sum(1)
         weak = ((flat > 0) & (flat <= self.small)).sum(1) + 1
-        count = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
+        frozen = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
         rank = torch.where(flat > 0, flat, torch.inf).argsort(1).argsort(1)  # 0: the smallest effect
-        valid = ((flat > 0) & (rank >= count[:, None])).to(state.valid).view_as(state.valid)
+        valid = ((flat > 0) & (rank >= frozen[:, None])).to(state.valid).view_as(state.valid)
         zero, none = torch.zeros_like(state.m), torch.zeros_like(state.t)
         return State(state.w, valid, state.c, none, zero, zero, none, state.rounds + 1)
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
@@ -36,17 +36,12 @@ class GreedyFool(Standalone):
     points_besides: ClassVar[int] = 1
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 10_000
+    steps: int = count(10_000)
     _: KW_ONLY
-    pace: float = 0.5  # the largest move of a step, in units of eps
-    magnitudes: int = 10  # of the reduction: the rest of the perturbation is tried at so many strengths
-    reductions: int = 3000  # trials at most
+    pace: float = positive(0.5)  # the largest move of a step, in units of eps
+    magnitudes: int = count(10)  # of the reduction: the rest of the perturbation is tried at so many strengths
+    reductions: int = count(3000)  # trials at most
     loss: LossName = "margin"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, magnitudes=self.magnitudes, reductions=self.reductions)
-        check_positive(pace=self.pace)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.problem.checks import check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
@@ -53,14 +53,10 @@ class L1APGD(Repeated, Relaxed[State]):
     name: ClassVar[str] = "l1-apgd"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
 
-    steps: int = 100
+    steps: int = count(100)
     _: KW_ONLY
-    radius: float | None = None
+    radius: float | None = positive(None)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(radius=self.radius)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
@@ -67,19 +66,12 @@ class LOAP(Repeated, Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Patches, Rows, Columns, Shape, Frame)
     passes_per_step: ClassVar[int] = 6
 
-    steps: int = 100
+    steps: int = count(100)
     _: KW_ONLY
-    alpha: float = 0.05
-    stride: int = 2
-    moves: Literal["full", "random", "none"] = "full"
-    restarts: int = 30
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, stride=self.stride)
-        check_positive(alpha=self.alpha)
-        if self.moves not in MOVES:
-            raise UnsupportedError(f"moves={self.moves!r}; use one of {', '.join(map(repr, MOVES))}")
+    alpha: float = positive(0.05)
+    stride: int = count(2)
+    moves: Literal["full", "random", "none"] = choice("full", MOVES)
+    restarts: int = count(30)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
@@ -38,15 +38,10 @@ class OnePixel(Standalone):
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
 
-    population: int = 400
-    generations: int = 100
+    population: int = count(400, least=4)
+    generations: int = count(100)
     _: KW_ONLY
-    scale: float = 0.5  # the paper's F
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(generations=self.generations, population=self.population - 3)
-        check_positive(scale=self.scale)
+    scale: float = positive(0.5)  # the paper's F
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:
@@ -127,9 +122,9 @@ def _genes(threat: Threat) -> tuple[int, int]:
     return (3, 1) if threat.budget.pattern.per_channel else (2, threat.shape[0])
 
 
-def _three(u: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Three different numbers below `count` from uniform ones (..., 3)."""
-    a, b, c = ((u * torch.tensor([count, count - 1, count - 2], device=u.device)).long()).unbind(-1)
+def _three(u: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Three different numbers below n from uniform ones (..., 3)."""
+    a, b, c = ((u * torch.tensor([n, n - 1, n - 2], device=u.device)).long()).unbind(-1)
     b = b + (b >= a)
     small, large = torch.minimum(a, b), torch.maximum(a, b)
     c = c + (c >= small)

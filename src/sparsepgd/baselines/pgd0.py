@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
@@ -39,16 +39,11 @@ class PGD0(Repeated, Stepwise[State]):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features, Rows, Columns, Frame)
     points_besides: ClassVar[int] = 1
 
-    steps: int = 300
+    steps: int = count(300)
     _: KW_ONLY
-    eta: float = 120_000 / 255
-    restarts: int = 5
+    eta: float = positive(120_000 / 255)
+    restarts: int = count(5)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps)
-        check_positive(eta=self.eta)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

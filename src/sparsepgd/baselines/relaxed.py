@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
@@ -30,11 +30,7 @@ class Relaxed(Standalone, Generic[S]):
 
     passes_per_step: ClassVar[int] = 3
 
-    steps: int = 300
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps)
+    steps: int = count(300)
 
     @property
     def evaluations(self) -> int:

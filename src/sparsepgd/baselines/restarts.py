@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted, Untargeted
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.oracle import classifier
 from sparsepgd.problem.rows import select
 from sparsepgd.search.attack import Attack, SearchResult, Task
@@ -30,12 +30,11 @@ class Repeated(Attack):
     """
 
     _: KW_ONLY
-    restarts: int = 1
+    restarts: int = count(1)
     targets: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(restarts=self.restarts)
         if not isinstance(self.targets, Integral) or self.targets < 0:
             raise UnsupportedError(f"targets={self.targets}; use 0 for an untargeted attack alone, 9 for the paper's")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import choice, count
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
@@ -54,15 +54,10 @@ class SAIF(Repeated, Relaxed[State]):
 
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
 
-    steps: int = 300
+    steps: int = count(300)
     _: KW_ONLY
-    form: Literal["published", "binary"] = "published"
+    form: Literal["published", "binary"] = choice("published", FORMS)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.form not in FORMS:
-            raise UnsupportedError(f"form={self.form!r}; use one of {', '.join(map(repr, FORMS))}")
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
-from sparsepgd.problem.checks import check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
@@ -47,17 +47,13 @@ class SigmaZero(Relaxed[State]):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 1000
+    steps: int = count(1000)
     _: KW_ONLY
-    eta: float = 1.0  # the learning rate, by a cosine down to a tenth
-    sigma: float = 1e-3
-    tau: float = 0.3
-    tau_step: float = 0.01  # of the threshold, in units of the learning rate
+    eta: float = positive(1.0)  # the learning rate, by a cosine down to a tenth
+    sigma: float = positive(1e-3)
+    tau: float = positive(0.3)
+    tau_step: float = positive(0.01)  # of the threshold, in units of the learning rate
     loss: LossName = "margin"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(eta=self.eta, sigma=self.sigma, tau=self.tau, tau_step=self.tau_step)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
@@ -36,17 +36,12 @@ class SparseFool(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
 
-    steps: int = 3000  # linear approximations of the boundary; the original stops after 20 to 50
+    steps: int = count(3000)  # linear approximations of the boundary; the original stops after 20 to 50
     _: KW_ONLY
-    lam: float = 3.0  # the paper's lambda, how far beyond the boundary the plane is put
+    lam: float = positive(3.0)  # the paper's lambda, how far beyond the boundary the plane is put
     overshoot: float = 0.02
-    deepfool_steps: int = 50
-    classes: int = 10  # the likeliest ones, to whose boundaries DeepFool looks
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
-        check_positive(lam=self.lam)
+    deepfool_steps: int = count(50)
+    classes: int = count(10, least=2)  # the likeliest ones, to whose boundaries DeepFool looks
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
@@ -119,11 +114,11 @@ class SparseFool(Standalone):
         return normal / size[:, None, None, None], x + self.lam * r
 
 
-def _ahead(y: Tensor, count: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
-    """z_j - z_y of the likeliest other classes j, (n, count); `part` says which of y these logits are of."""
+def _ahead(y: Tensor, others: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
+    """z_j - z_y of the likeliest other classes j, (n, others); `part` says which of y these logits are of."""
     label = y[part][:, None]
-    others = logits.scatter(1, label, -torch.inf).topk(min(count, logits.shape[1] - 1)).values
-    return others - logits.gather(1, label)
+    largest = logits.scatter(1, label, -torch.inf).topk(min(others, logits.shape[1] - 1)).values
+    return largest - logits.gather(1, label)
 
 
 def _linear_solver(threat: Threat, active: Images, x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:

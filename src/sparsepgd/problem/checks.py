@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import field, fields
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,3 +90,32 @@ def check_counts(**values: int | None) -> None:
         if value is not None and not isinstance(value, Integral):
             raise UnsupportedError(f"{name}={value!r}; expected an integer")
     check_positive(**values)
+
+
+def count(default: int | None, least: int = 1) -> Any:
+    """A field of a dataclass that holds a number of steps, images or the like."""
+    return field(default=default, metadata={"check": check_counts, "more_than": least - 1})
+
+
+def positive(default: float | None, more_than: float = 0) -> Any:
+    """A field of a dataclass that holds a number larger than zero."""
+    return field(default=default, metadata={"check": check_positive, "more_than": more_than})
+
+
+def choice(default: str, values: Iterable[str]) -> Any:
+    """A field of a dataclass that holds one of the values."""
+
+    def check(**given: str) -> None:
+        for name, value in given.items():
+            if value not in values:
+                raise UnsupportedError(f"{name}={value!r}; use one of {', '.join(map(repr, values))}")
+
+    return field(default=default, metadata={"check": check})
+
+
+def check_fields(values: Any) -> None:
+    """The fields made by the three above."""
+    for one in fields(values):
+        if check := one.metadata.get("check"):
+            value, more_than = getattr(values, one.name), one.metadata.get("more_than", 0)
+            check(**{one.name: value - more_than if more_than and value is not None else value})

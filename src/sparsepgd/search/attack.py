@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError, VerificationWarning
-from sparsepgd.problem.checks import check_index, check_shape
+from sparsepgd.problem.checks import check_fields, check_index, check_shape
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
 from sparsepgd.problem.oracle import Evaluator, Model, Oracle, borrowed, working_device
@@ -88,6 +88,7 @@ class Attack(Attacker):
                 f"{type(self).__name__} takes a budget of {known}, not {self.budget.pattern!r}; for this one use "
                 "SparsePGD(budget) or SparseRS(budget), which take every pattern"
             )
+        check_fields(self)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:

@@ -64,7 +64,7 @@ class Images(Known):
     @classmethod
     def entering(cls, waiting: Waiting, threat: Threat, quantize: bool) -> Images:
         """Waiting images on the device of the threat, with the box that they leave to the adversary."""
-        now: Waiting = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
+        now = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
         known = {field.name: getattr(now, field.name) for field in fields(Known)}
         low, high = threat.box(now.x, now.allowed, quantize)
         return cls(**known, low=low, high=high)

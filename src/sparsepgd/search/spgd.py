@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
@@ -60,22 +60,18 @@ class SparsePGD(Stepwise[State]):
 
     points_besides: ClassVar[int] = 1
 
-    steps: int = 10_000
-    gradient: Literal["unprojected", "projected", "random"] = "unprojected"
+    steps: int = count(10_000)
+    gradient: Literal["unprojected", "projected", "random"] = choice("unprojected", GRADIENTS)
     _: KW_ONLY
-    alpha: float | None = None
-    beta: float | None = None
-    tolerance: int | None = None
+    alpha: float | None = positive(None)
+    beta: float | None = positive(None)
+    tolerance: int | None = positive(None)
     gamma: float = 2e-8  # no step on w where its gradient is smaller
     beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
     redraw: Literal["official", "paper"] | None = None  # see update; None: as the official code
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(steps=self.steps)
-        check_positive(alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
-        if self.gradient not in GRADIENTS:
-            raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
         if self.beta_scale not in (None, "image", "grid"):
             raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
         if self.redraw not in (None, "official", "paper"):

@@ -56,10 +56,10 @@ def read(path: str | Path) -> dict[str, Any]:
     return _checked(values, str(path))
 
 
-def assignments(words: Sequence[str]) -> dict[str, Any]:
+def assignments(assigned: Sequence[str]) -> dict[str, Any]:
     """``lam=6`` and so on, with values as TOML writes them, or True and False; text needs no quotes."""
     values: dict[str, Any] = {}
-    for word in words:
+    for word in assigned:
         name, equals, value = word.partition("=")
         if not equals:
             raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")

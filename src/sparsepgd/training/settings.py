@@ -173,7 +173,7 @@ def several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
+def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
     """The method's own values, then `options`, checked; an unknown one is an error that lists the known."""
     if wrong := sorted(set(options) - set(FIELDS)):
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")

@@ -17,15 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LossName
-from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import choose
-from sparsepgd.search.loop import Images, better
+from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
+from sparsepgd.search.random_search.sparse_rs import RandomSearch, State
 from sparsepgd.search.registry import registered
-from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
 ANYWHERE = 0.5  # of the late points; the others come beside points that are changed already
@@ -43,64 +40,38 @@ class Change:
     value: Tensor  # (B, C, H, W), 0 outside the mask
 
 
-@dataclass(frozen=True, eq=False)
-class State:
-    """The best change so far, at first none, and the one that the model is asked about next."""
-
-    kept: Change
-    loss: Tensor  # (B,), of the kept one
-    fooled: Tensor  # (B,) bool, whether the kept one is a success
-    tried: Change
-
-
 @registered()
 @dataclass(frozen=True, eq=False)
-class ClusterRS(Stepwise[State]):
+class ClusterRS(RandomSearch[Change]):
     """Black box: the model may be any callable. A step changes a square or a point, and stays unless the loss falls."""
 
     name: ClassVar[str] = "cluster-rs"
-    needs_gradient: ClassVar[bool] = False
-    passes_per_step: ClassVar[int] = 1
+    ties: ClassVar[bool] = True
 
-    queries: int = 10_000
     _: KW_ONLY
     loss: LossName = "margin"
     coarse: float = 0.6  # the share of the queries over which squares shrink to points
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(queries=self.queries)
         if not 0 <= self.coarse <= 1:
             raise UnsupportedError(f"coarse={self.coarse}; it is a share of the queries: use 0 <= coarse <= 1")
         if self.budget.pattern.structured:
             raise UnsupportedError(f"ClusterRS changes pixels or features, not {self.budget.pattern!r}; use SparseRS")
 
     @property
-    def evaluations(self) -> int:
-        return self.queries
-
-    @property
     def largest(self) -> int:
         """The side of the first squares: a quarter of the budget at most."""
         return max(math.isqrt(self.budget.k // 4), 1)
 
-    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State[Change]:
         mask = torch.zeros(len(images.x), *threat.grid, dtype=torch.bool, device=images.x.device)
         clean = Change(mask, torch.zeros_like(images.x, dtype=torch.float32))
         nothing = torch.zeros_like(images.y, dtype=torch.bool)
         return State(clean, images.clean_loss, nothing, self._scattered(clean, images, noise))
 
-    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+    def propose(self, threat: Threat, images: Images, state: State[Change]) -> Tensor:
         return images.render(state.tried.value, state.tried.mask, self.quantize)
-
-    def update(
-        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
-    ) -> State:
-        wins = better(seen.fooled, seen.loss, state.fooled, state.loss, ties=True)
-        kept = choose(wins, state.tried, state.kept)
-        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
-        fooled = torch.where(wins, seen.fooled, state.fooled)
-        return State(kept, loss, fooled, self._after(kept, images, step + 1, noise))
 
     def _side(self, it: Tensor) -> Tensor:
         """(B,), of the square that iteration it changes."""
@@ -115,8 +86,7 @@ class ClusterRS(Stepwise[State]):
         value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
         return Change(mask, torch.where(mask, value.float(), 0.0))
 
-    def _after(self, kept: Change, images: Images, it: Tensor, noise: Noise) -> Change:
-        """A random change of what is kept."""
+    def change(self, threat: Threat, images: Images, kept: Change, it: Tensor, noise: Noise) -> Change:
         points, channels = kept.mask[0].numel(), images.x.shape[1]
         place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 4)
         side = self._side(it)
