@@ -32,15 +32,8 @@ app = typer.Typer(
     help=sparsepgd.__doc__,
     epilog=DEBUG,
 )
-app.command(epilog=DEBUG)(evaluate)
-app.command(epilog=DEBUG)(compare)
-app.command(epilog=DEBUG)(attack)
-app.command(epilog=DEBUG)(verify)
-app.command(epilog=DEBUG)(train)
-app.command(epilog=DEBUG)(detect)
-app.command(epilog=DEBUG)(report)
-app.command(epilog=DEBUG)(reproduce)
-app.command(epilog=DEBUG)(leaderboard)
+for function in (evaluate, compare, attack, verify, train, detect, report, reproduce, leaderboard):
+    app.command(epilog=DEBUG)(function)
 app.command("bench", epilog=DEBUG)(measure)
 app.command("zoo", epilog=DEBUG)(list_zoo)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -64,14 +65,12 @@ def _groups(file: str) -> Groups:
 
 
 def choice(words: str | None) -> Choice | None:
-    """``first`` or ``balanced``."""
     if words not in (None, "first", "balanced"):
         raise UnsupportedError(f"choose {words!r}; use first or balanced")
     return words  # type: ignore[return-value]
 
 
 def eps(words: str) -> float:
-    """``8/255`` or ``0.03``."""
     try:
         return float(Fraction(words))
     except (OverflowError, ValueError, ZeroDivisionError):
@@ -136,11 +135,6 @@ def named(names: str) -> list[str]:
     return found
 
 
-def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attacker]:
-    """``spgd-projected,sparse-rs`` -> both."""
-    return [attack(name, budget, steps, queries=queries) for name in named(names)]
-
-
 def engine(precision: str | None, compiled: bool | None) -> Engine | None:
     """How the model is to be run; None if nothing is asked for."""
     if precision is None and compiled is None:
@@ -157,7 +151,7 @@ def length(search: Attacker) -> str:
     return words or f"{search.evaluations} queries"
 
 
-def run_name(attack: str, pattern: str, k: int, words: tuple[object, ...]) -> str:
-    """A folder's name for these words of the command line: the same words, the same folder."""
+def run_folder(parts: Sequence[object], words: object) -> Path:
+    """A folder for these words of the command line, named by parts of them: the same words, the same folder."""
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:8]
-    return re.sub(r"[^\w.,+-]+", "-", f"{attack}-{pattern}-k{k}-{digest}")
+    return Path("runs") / re.sub(r"[^\w.,+-]+", "-", "-".join(map(str, (*parts, digest))))

@@ -11,9 +11,8 @@ from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from sparsepgd.analysis.comparison import Line
 from sparsepgd.analysis.curves import accuracy_over_k
-from sparsepgd.analysis.summary import Summary, counted
+from sparsepgd.analysis.summary import Line, Summary, counted
 from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
@@ -24,7 +23,6 @@ def how(precision: str, compiled: bool) -> str:
 
 
 def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
-    """One model a row."""
     table = _named(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption, min_width=12)
     for name, row in rows:
         table.add_row(
@@ -79,10 +77,9 @@ def bare_model(record: dict[str, Any]) -> Table:
     """The model alone, from a record of `spgd bench`."""
     title = f"{record['model']} alone, {record['hardware']}, {record['threads']} threads"
     table = Table(title=title, title_justify="left")
-    table.add_column("work", no_wrap=True)
-    table.add_column("precision", no_wrap=True)
-    table.add_column("batch", justify="right")
-    table.add_column("us an image", justify="right")
+    for column in ("work", "precision", "batch", "us an image"):
+        named = column in ("work", "precision")
+        table.add_column(column, justify="left" if named else "right", no_wrap=named)
     for row in record["bare"]:
         table.add_row(row["work"], how(row["precision"], row["compiled"]), str(row["batch"]), f"{row['us']:.1f}")
     return table

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from sparsepgd.analysis.summary import Row
 from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
 from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
@@ -59,7 +58,7 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
     notices = [*_range(x), *_mode(model)]
     device = working_device(model, x)
     sample, true = x[:SAMPLE].to(device), y[:SAMPLE].to(device)
-    oracle = Oracle(model, Untargeted())
+    oracle = Oracle(model)
     with borrowed(model, device):
         first, again = (oracle.answers(sample, size) for _ in range(2))
         check_classes(y, first.shape[1])
@@ -98,12 +97,12 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
     best, name = max(found, default=(most, ""))
     if most < best + MORE:
         return ()
-    words = (
+    message = (
         f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {name} {best} with as many "
         "passes of the model: it is the stronger attack here, and without it the robust accuracy may be overstated; "
         "use --attack saa+"
     )
-    return (Notice("anneal-wins", words),)
+    return (Notice("anneal-wins", message),)
 
 
 def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS:
@@ -145,17 +144,14 @@ def _range(x: Tensor) -> Iterator[Notice]:
 
 def _mode(model: Model) -> Iterator[Notice]:
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    kinds = sorted({type(module).__name__ for module in modules if module.training and _changes_with_mode(module)})
+    depends = nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd
+    kinds = sorted({type(module).__name__ for module in modules if module.training and isinstance(module, depends)})
     if kinds:
         yield Notice(
             "training-mode",
             f"the model came in training mode ({', '.join(kinds)}); it is attacked in evaluation mode, "
             "and is in training mode again afterwards",
         )
-
-
-def _changes_with_mode(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
 
 
 def _outputs(logits: Tensor) -> Iterator[Notice]:

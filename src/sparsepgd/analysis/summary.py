@@ -1,4 +1,4 @@
-"""A run in a few numbers, with the interval that the number of images leaves."""
+"""A run, or an attack beside others, in a few numbers, with the interval that the number of images leaves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from sparsepgd.problem import Result
 
 Z95 = 1.959963984540054  # two-sided 95 %
 
@@ -45,16 +47,12 @@ class Row(Protocol):
 
 
 class Rows(Protocol):
-    """A record of a run."""
-
     @property
     def rows(self) -> Sequence[Row]: ...
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One row of a table."""
-
     images: int
     clean_accuracy: float
     robust_accuracy: float
@@ -64,3 +62,33 @@ class Summary:
     forwards: int
     backwards: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Line:
+    attack: str
+    clean_accuracy: float
+    robust_accuracy: float
+    interval: tuple[float, float]  # 95 %
+    median_groups: float | None  # of the fooled
+    forwards: float  # for an attacked image, on average
+    backwards: float
+    seconds: float
+
+
+def line(attack: str, result: Result, seconds: float, most: int | None = None) -> Line:
+    """What an attack left; successes after more than `most` passes of the model do not count."""
+    passes = result.forwards + result.backwards
+    fooled = result.fooled if most is None else result.fooled & (passes <= most)
+    robust, attacked = result.clean_correct & ~fooled, passes > 0
+    groups = result.groups[fooled].double()
+    return Line(
+        attack=attack,
+        clean_accuracy=result.clean_accuracy,
+        robust_accuracy=float(robust.double().mean()),
+        interval=wilson(int(robust.sum()), len(result)),
+        median_groups=float(groups.median()) if len(groups) else None,
+        forwards=float(result.forwards[attacked].double().mean()) if bool(attacked.any()) else 0.0,
+        backwards=float(result.backwards[attacked].double().mean()) if bool(attacked.any()) else 0.0,
+        seconds=seconds,
+    )

@@ -17,7 +17,7 @@ from sparsepgd.problem.rows import choose, select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Queries, Standalone, changed
+from sparsepgd.search.standalone import Claims, Queries, Standalone, fewest
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
@@ -148,8 +148,7 @@ class CWL0(Standalone):
         mask = threat.top_k(effect.float(), solved.usable) * (effect > 0)
         x = solved.render(x - solved.x, mask, self.quantize)
         seen = oracle.evaluate(x, rows)
-        pixels = changed(threat, solved, x).to(seen.loss)
-        claims.offer(x, rows, seen, torch.where(seen.fooled, -pixels, seen.loss))
+        claims.offer(x, rows, seen, fewest(threat, solved, x, seen))
 
     def _freeze(self, state: State, effect: Tensor) -> State:
         """The next round: without the pixels that have not changed and those of the smallest effect."""

@@ -13,6 +13,7 @@ from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
+from sparsepgd.search.moves import rolled
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Queries, Standalone
@@ -47,7 +48,7 @@ class Placed:
         q = self.q.clone()
         q[:, turn] = torch.where(legal, there, here)
         moved = mask(threat, q[:, turn : turn + 1]) * legal.view(-1, 1, 1, 1)
-        return Placed(torch.where(moved > 0, _rolled(self.P, shift), self.P), q)
+        return Placed(torch.where(moved > 0, rolled(self.P, shift[:, 0], shift[:, 1]), self.P), q)
 
 
 @registered("LOAP")
@@ -137,12 +138,3 @@ def chosen(states: list[Placed], which: Tensor) -> Placed:
     image = torch.arange(len(which), device=which.device)
     P, q = torch.stack([one.P for one in states]), torch.stack([one.q for one in states])
     return Placed(P[which, image], q[which, image])
-
-
-def _rolled(P: Tensor, shift: Tensor) -> Tensor:
-    """Each image (C, H, W) moved by its own shift (B, 2)."""
-    height, width = P.shape[2:]
-    row = (torch.arange(height, device=P.device) - shift[:, :1]) % height
-    column = (torch.arange(width, device=P.device) - shift[:, 1:]) % width
-    image = torch.arange(len(P), device=P.device)[:, None, None]
-    return P.movedim(1, 0)[:, image, row[:, :, None], column[:, None, :]].movedim(0, 1)

@@ -104,13 +104,9 @@ class SAIF(Repeated, Relaxed[State]):
         v, z = choose(better, v, state.v), choose(better, z, state.z)
         loss, t = torch.where(better, loss, state.loss), torch.where(better, t + 1, t)
         r = torch.where(better, state.r, state.r + 1)
-        mu = self._mu(t, r).view(-1, 1, 1, 1)
+        # after t accepted pairs; published: the first is a whole one, to p_0 = eps sign(g) and its mask
+        mu = torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0) if self.form == "published" else t**-0.5
+        mu = mu.view(-1, 1, 1, 1)
         s = s_0 + mu * (z - s_0)
         s = threat.top_k(s, images.usable) if self.form == "binary" else s
         return State(images.clip(p_0 + mu * (v - p_0)), s, p_0, s_0, v, z, loss, t, r)
-
-    def _mu(self, t: Tensor, r: Tensor) -> Tensor:
-        """The step after t accepted pairs. Published: the first is a whole one, to p_0 = eps sign(g) and its mask."""
-        if self.form == "binary":
-            return t**-0.5
-        return torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0)

@@ -16,7 +16,7 @@ from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import changed
+from sparsepgd.search.standalone import fewest
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 BETA_1, BETA_2 = 0.9, 0.999  # of Adam
@@ -63,8 +63,7 @@ class SigmaZero(Relaxed[State]):
         return seen.fooled
 
     def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:
-        fewest = verdict.fooled & (not self.early_stop)
-        return torch.where(fewest, -changed(threat, images, candidate).to(verdict.loss), verdict.loss)
+        return verdict.loss if self.early_stop else fewest(threat, images, candidate, verdict)
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero = torch.zeros_like(images.x, dtype=torch.float32)

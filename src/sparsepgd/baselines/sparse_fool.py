@@ -18,7 +18,7 @@ from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Queries, Standalone, changed, keep_best
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed, fewest, keep_best
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
@@ -85,8 +85,7 @@ class SparseFool(Standalone):
             some = pick.nonzero()[:, 0]
             if len(some):
                 said = select(seen, some) if point is x else oracle.evaluate(point[some], rows[some])
-                pixels = changed(threat, select(active, some), point[some]).to(said.loss)
-                claims.offer(point[some], rows[some], said, torch.where(said.fooled, -pixels, said.loss))
+                claims.offer(point[some], rows[some], said, fewest(threat, select(active, some), point[some], said))
         return seen.fooled
 
     def _deepfool(self, oracle: Queries, active: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -67,7 +65,8 @@ def train(
     budget = Budget(wanted["k"], options.pattern(wanted["pattern"]), options.eps(str(wanted["eps"])))
     if wanted.get("model") is None:
         raise UnsupportedError(f"no --model for the data {wanted['data']!r}; use {NETWORKS}")
-    workers, folder = Workers.here(), out_dir or _folder(wanted)
+    named = (wanted["method"], wanted["data"], wanted["pattern"], f"k{wanted['k']}")
+    workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(wanted.items()))
     out.quiet = not workers.first
     words = {name: value for name, value in wanted.items() if name not in ("k", "pattern", "eps")}
     place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
@@ -109,13 +108,6 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     return words
 
 
-def _folder(wanted: dict[str, Any]) -> Path:
-    """The same words, the same folder."""
-    digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:8]
-    name = f"{wanted['method']}-{wanted['data']}-{wanted['pattern']}-k{wanted['k']}-{digest}"
-    return Path("runs") / re.sub(r"[^\w.,+-]+", "-", name)
-
-
 def _show_test(trained: Trained, wanted: dict[str, Any], folder: Path) -> None:
     """What the model does on the images to test on, and how to go on with it."""
     figures, test, apart = trained.figures, trained.test, trained.set_apart
@@ -152,13 +144,10 @@ def _show(trained: Trained) -> None:
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator[Report]:
     """With the last value of each curve."""
-    with bar(title, quiet) as tell:
+    with bar(title, quiet) as update:
 
         def report(done: int, total: int, last: Any) -> None:
-            tell(
-                done,
-                total,
-                " ".join(f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last),
-            )
+            shown = [f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last]
+            update(done, total, " ".join(shown))
 
         yield report

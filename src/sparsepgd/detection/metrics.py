@@ -36,7 +36,12 @@ def mean_average_precision(
     surest detections count."""
     if len(predictions) != len(targets):
         raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one for each image")
-    metric = _metric("bbox" if over == "boxes" else "segm")
+    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
+    with needs("mAP"):
+        from torchmetrics.detection import MeanAveragePrecision
+
+        importlib.import_module(backend)
+    metric = MeanAveragePrecision("xyxy", "bbox" if over == "boxes" else "segm", backend=backend)
     for prediction, truth in zip(predictions, targets, strict=True):
         kept = prediction.scores.topk(min(MOST, len(prediction))).indices
         found = {"labels": prediction.labels[kept].cpu(), "scores": prediction.scores[kept].float().cpu()}
@@ -65,12 +70,3 @@ def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = I
     with needs("IoU"):
         from torchmetrics.functional.classification import multiclass_jaccard_index
     return float(multiclass_jaccard_index(predictions, targets, classes, average="macro", ignore_index=ignore))
-
-
-def _metric(kind: str) -> Any:
-    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
-    with needs("mAP"):
-        from torchmetrics.detection import MeanAveragePrecision
-
-        importlib.import_module(backend)
-    return MeanAveragePrecision(box_format="xyxy", iou_type=kind, backend=backend)

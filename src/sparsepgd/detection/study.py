@@ -36,8 +36,6 @@ class Scored:
 
 @dataclass(frozen=True)
 class Row:
-    """One image under one attack."""
-
     name: str
     clean_loss: float
     loss: float

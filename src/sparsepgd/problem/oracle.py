@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from threading import RLock
 from typing import Any, Protocol, Self
@@ -27,7 +27,7 @@ from sparsepgd.errors import (
     first_line,
 )
 from sparsepgd.problem.engine import in_parts
-from sparsepgd.problem.goals import Goal, LossName
+from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
@@ -63,7 +63,7 @@ class Oracle:
     """A model, the way to its logits, and the goal. Use it inside ``borrowed(model)``."""
 
     model: Model
-    goal: Goal
+    goal: Goal = field(default_factory=Untargeted)
     loss: LossName = "ce"
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
     device: torch.device | None = None  # where the model is asked; None: where the images are
@@ -149,6 +149,15 @@ class Oracle:
             raise
         except Exception as error:
             raise _refused(self.model, x[:batch_size], error) from error
+
+
+def logits_of(
+    model: Model, x: Tensor, batch_size: int, extract: Callable[[Any], Tensor] | None = None, device: Any = None
+) -> Tensor:
+    """What a model that is not borrowed yet says of clean or final images, see `Oracle.answers`."""
+    device = working_device(model, x) if device is None else torch.device(device)
+    with borrowed(model, device):
+        return Oracle(model, extract=extract, device=device).answers(x, batch_size)
 
 
 def classifier(asked: Evaluator) -> Oracle:

@@ -29,8 +29,6 @@ NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One run."""
-
     position: int  # among those shown
     label: str  # what tells it from the others
     record: Record
@@ -47,11 +45,6 @@ class Entry:
         """A, B, ..., Z, A2, B2, ..."""
         again = self.position // 26
         return chr(ord("A") + self.position % 26) + (str(again + 1) if again else "")
-
-    @property
-    def attack(self) -> dict[str, Any]:
-        """Its hyper-parameters; for a search over k, those of the attack that is repeated."""
-        return self._settings["attack"] if self.over_k else self._settings
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -111,7 +104,8 @@ class Entry:
 
     @property
     def length(self) -> str:
-        counts = {unit: self.attack.get(unit) for unit in ("steps", "queries")}
+        attack = self._settings["attack"] if self.over_k else self._settings  # over k: the attack that is repeated
+        counts = {unit: attack.get(unit) for unit in ("steps", "queries")}
         return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
 
     @cached_property
@@ -136,7 +130,11 @@ class Entry:
 
 def collect(folders: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders, and in the folders within them."""
-    return entries_of(records_of([run for folder in folders for run in _run_folders(Path(folder))]))
+    runs: list[Path] = []
+    for folder in map(Path, folders):
+        inside = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
+        runs += inside or [folder]  # without a record, `load` says what is wrong
+    return entries_of(records_of(runs))
 
 
 def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
@@ -145,7 +143,6 @@ def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
 
 
 def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
-    """The runs by their folders."""
     labels = _labels(list(records.values()))
     return [
         Entry(position, label, record, *_images(folder, record))
@@ -172,8 +169,8 @@ def nouns_of(x: Tensor) -> tuple[str, str]:
 
 def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
     """The same for runs that are shown together."""
-    found = {nouns_of(entry.x) for entry in entries}
-    return found.pop() if len(found) == 1 else ("input", "value")
+    kinds = {nouns_of(entry.x) for entry in entries}
+    return kinds.pop() if len(kinds) == 1 else ("input", "value")
 
 
 def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
@@ -218,13 +215,6 @@ def describe_budget(written: object) -> str:
 def short_digest(value: object) -> str:
     """Eight letters that tell values apart which are too long to be shown."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    found = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
-    if not found:
-        load(folder)  # says what is wrong
-    return found
 
 
 def _images(folder: Path, record: Record) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,6 @@ from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure with its words."""
-
     name: str  # of the file
     kind: str  # where on the page it belongs
     title: str
@@ -52,20 +50,17 @@ def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
 
 def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
     thing, _ = nouns(entries)
-    yield Drawing(
-        "outcomes",
-        "outcomes",
-        f"What became of the {thing}s",
-        f"Robust accuracy is what withstood: {_each(entries, _robust)}.",
-        None,
-        charts.outcomes(entries),
-    )
+    words, title = f"Robust accuracy is what withstood: {_each(entries, _robust)}.", f"What became of the {thing}s"
+    yield Drawing("outcomes", "outcomes", title, words, None, charts.outcomes(entries))
     timed = [entry for entry in entries if not entry.over_k]  # a search over k adds up the steps of many attacks
     if timed:
         band = f"At the end: {_each(timed, _robust)}. Shaded: 95 % interval; dotted: accuracy on clean {thing}s."
         yield Drawing("over-steps", "curves", "Against steps", band, None, charts.over_steps(timed))
         yield Drawing("over-queries", "curves", "Against queries", band, None, charts.over_queries(timed))
-    if ladder := _over_k(entries):
+    # k pixels and k patches have no axis in common, and one k is no curve
+    first = next((entry for entry in entries if entry.over_k), entries[0])
+    ladder = [entry for entry in entries if entry.k is not None and entry.threat == first.threat]
+    if ladder and (first.over_k or len({entry.k for entry in ladder}) > 1):
         words = f"Shaded or barred: 95 % interval. k = 0 is the accuracy on clean {thing}s."
         yield Drawing("over-k", "curves", "Against k", words, None, charts.over_k(ladder))
     if timed and any(row.fooled for entry in timed for row in entry.record.rows):
@@ -85,21 +80,8 @@ def _of_one(entry: Entry, several: bool) -> Iterator[Drawing]:
         figure = classes.changed_features(entry)
         yield Drawing(f"changed{end}", "classes", f"Which {point}s are changed", words, entry, figure)
     words = f"Numbers are {thing}s; shades are shares of a row."
-    yield Drawing(
-        f"confusion{end}",
-        "confusion",
-        "Confusion before and after",
-        words,
-        entry,
-        classes.confusion(entry, stacked=several),
-    )
-
-
-def _over_k(entries: Sequence[Entry]) -> list[Entry]:
-    """The runs for a curve over k: k pixels and k patches have no axis in common, and one k is no curve."""
-    first = next((entry for entry in entries if entry.over_k), entries[0])
-    alike = [entry for entry in entries if entry.k is not None and entry.threat == first.threat]
-    return alike if first.over_k or len({entry.k for entry in alike}) > 1 else []
+    figure = classes.confusion(entry, stacked=several)
+    yield Drawing(f"confusion{end}", "confusion", "Confusion before and after", words, entry, figure)
 
 
 def _each(entries: Sequence[Entry], words: Callable[[Entry], str]) -> str:

@@ -25,8 +25,6 @@ HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack al
 
 
 class Attempt(Strict):
-    """One attack on the model."""
-
     attack: str
     settings: dict[str, Any]  # hyper-parameters, without the budget
     seed: int
@@ -35,6 +33,10 @@ class Attempt(Strict):
     environment: dict[str, str]
     created: str
     warnings: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.attack, self.settings, self.seed
 
     @property
     def robust_accuracy(self) -> float:
@@ -92,7 +94,6 @@ class Contender(Strict):
         return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
 
     def row(self) -> list[str]:
-        """Its line of the table."""
         low, high = wilson(self.standing, self.images)
         alone = self.strongest
         return [
@@ -154,17 +155,12 @@ def joined(old: Contender, new: Contender) -> Contender:
                 f"{old.file} holds another {name.removesuffix('_sha256')} of the same name; rename one, or delete it"
             )
     fresh = new.attempts[0]
-    kept = [
-        one
-        for one in old.attempts
-        if (one.attack, one.settings, one.seed) != (fresh.attack, fresh.settings, fresh.seed)
-    ]
+    kept = [one for one in old.attempts if one.key != fresh.key]
     attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
     return old.model_copy(update={"attempts": tuple(attempts)})
 
 
 def contenders(folder: Path) -> list[Contender]:
-    """All records of a folder."""
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if not files:
         raise SourceError(f"no records in {folder}; make one from a run: spgd leaderboard --add RUN")

@@ -62,7 +62,7 @@ def render(entries: Sequence[Entry]) -> str:
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         together=list(_together(entries)),
-        settings=list(_settings(entries)),
+        settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
         versions=list(_table([entry.record.environment for entry in entries])),
         gallery=gallery(entries),
         style=_asset("page.css"),
@@ -94,12 +94,8 @@ def _asset(name: str) -> str:
 def _title(entries: Sequence[Entry]) -> str:
     if len(entries) == 1:
         return f"{entries[0].model_name} under {entries[0].attack_name}"
-    models, attacks = ({getattr(entry, name) for entry in entries} for name in ("model_name", "attack_name"))
-    return f"{_many(models, 'model')} under {_many(attacks, 'attack')}"
-
-
-def _many(names: set[str], word: str) -> str:
-    return next(iter(names)) if len(names) == 1 else f"{len(names)} {word}s"
+    names = {word: {getattr(entry, f"{word}_name") for entry in entries} for word in ("model", "attack")}
+    return " under ".join(next(iter(of)) if len(of) == 1 else f"{len(of)} {word}s" for word, of in names.items())
 
 
 def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
@@ -116,10 +112,6 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
             yield {"letters": letters, "model": group[0].model_name, "robust": left / n, "low": low, "high": high}
 
 
-def _settings(entries: Sequence[Entry]) -> Iterator[tuple[str, list[str], bool]]:
-    return _table([_flat(entry.record.configuration) for entry in entries])
-
-
 def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], bool]]:
     """(name, its value in each run, whether they differ)."""
     for name in dict.fromkeys(name for column in columns for name in column):
@@ -130,10 +122,8 @@ def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], 
 def _flat(value: object, path: str = "") -> dict[str, str]:
     """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels and groups are too large to be read."""
     if isinstance(value, dict):
-        found: dict[str, str] = {}
-        for key, each in value.items():
-            found |= _flat(each, f"{path}.{key}" if path else str(key))
-        return found
+        parts = (_flat(each, f"{path}.{key}" if path else str(key)) for key, each in value.items())
+        return {name: text for part in parts for name, text in part.items()}
     if isinstance(value, list) and path.endswith("kernel"):
         return {path: f"{len(value)}x{len(value[0])}, {''.join(value).count('1')} ones"}
     if isinstance(value, list) and path.endswith("pattern.sets"):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_counts, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
@@ -32,8 +31,6 @@ SHOWN = 8  # rows that are named
 
 @dataclass(frozen=True)
 class Audit:
-    """What the files say of a record."""
-
     reported: int  # successes
     held: int  # of these, confirmed: right when clean, within the budget, wrong now
     false: dict[str, tuple[int, ...]]  # what a row says -> the rows where it is not so
@@ -83,7 +80,7 @@ def audit(
     tie, held = identity.round_off(model, TIE), 0
     false: dict[str, list[int]] = {}
     with borrowed(model, device):
-        oracle = Oracle(asked, Untargeted(), device=device)
+        oracle = Oracle(asked, device=device)
         for start in range(0, len(x), batch_size):
             some = slice(start, start + batch_size)
             before, after = (seen_as_images(images[some], budget) for images in (x, x_adv))

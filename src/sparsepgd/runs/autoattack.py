@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import FolderError, SourceError, UnsupportedError
-from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem import Result
 from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
+from sparsepgd.problem.oracle import Model, check_logits, logits_of
 from sparsepgd.problem.result import untouched
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.runs.identity import model_digest
@@ -210,9 +210,7 @@ class AutoAttack:
         """The logits of the clean images, on their device."""
         if not len(x):
             return x.new_zeros(0, 2)
-        device = working_device(self.model, x) if self.device is None else torch.device(self.device)
-        with borrowed(self.model, device):
-            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(x, bs)
+        clean = logits_of(self.model, x, bs, self.logits, self.device)
         check_logits(clean)
         check_classes(y, clean.shape[1])
         return clean

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
-from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem import Result
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.runs.records import Chunk, Part, Row
@@ -29,8 +29,6 @@ PLACES = 6  # decimal ones of a confidence
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is attacked, how."""
-
     attack: Attacker
     model: Model
     x: Tensor
@@ -94,15 +92,14 @@ def _report(task: Task, start: int, stop: int, fooled: int) -> Progress | None:
 def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
     """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
     asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
-    found = {}
-    device = working_device(task.model, x)
+    confidences, device = {}, working_device(task.model, x)
     with borrowed(task.model, device):
-        oracle = Oracle(task.model, Untargeted(), device=device)
+        oracle = Oracle(task.model, device=device)
         for name, (images, said) in asked.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
             values = probability.gather(1, said[:, None])[:, 0].tolist()
-            found[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
-    return found
+            confidences[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
+    return confidences
 
 
 def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[float | None]]) -> tuple[Row, ...]:

@@ -31,7 +31,6 @@ LAG = 60.0  # seconds after which a network file system shows what others have w
 
 
 def load(folder: str | Path) -> Record:
-    """The record of a finished run."""
     folder = Path(folder)
     if (folder / RECORD).is_file():
         record = read(folder / RECORD, Record)

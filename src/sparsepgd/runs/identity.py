@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.problem.oracle import Model, logits_of
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
@@ -78,10 +77,8 @@ def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
 
     () if they cannot be had: of a model, for example, that takes batches of one size only.
     """
-    device = working_device(model, x)
     try:
-        with borrowed(model, device):
-            logits = Oracle(model, Untargeted(), device=device).answers(x[:ASKED], ASKED)
+        logits = logits_of(model, x[:ASKED], ASKED)
     except (RuntimeError, ValueError):
         return ()
     return tuple(tuple(float(f"{value:.7g}") for value in row) for row in logits.tolist())

@@ -22,8 +22,6 @@ class Strict(BaseModel):
 
 
 class Row(Strict):
-    """One image."""
-
     index: Count
     label: Count
     clean_prediction: Count

@@ -84,27 +84,17 @@ class Attacker(ABC):
         # that it inherits for the default of its field
 
         @property
-        def name(self) -> str:
-            """What the command line, tables and records call it."""
-
+        def name(self) -> str: ...  # on the command line, in tables and records
         @property
         def budget(self) -> Budget: ...
-
         @property
-        def quantize(self) -> bool:
-            """Whether it stays on the 256-level grid, so that an 8-bit file is still adversarial."""
-
+        def quantize(self) -> bool: ...  # it stays on the 256-level grid, so that an 8-bit file is still adversarial
         @property
-        def needs_gradient(self) -> bool:
-            """False: a black box, for which the model may be any callable."""
-
+        def needs_gradient(self) -> bool: ...  # False: a black box, for which the model may be any callable
         @property
-        def minimum_norm(self) -> bool:
-            """Whether without early_stop it looks for the fewest groups within the budget."""
-
+        def minimum_norm(self) -> bool: ...  # without early_stop it looks for the fewest groups within the budget
         @property
-        def evaluations(self) -> int:
-            """The most points that are tried for an image."""
+        def evaluations(self) -> int: ...  # the most points that are tried for an image
 
     @abstractmethod
     def run(self, call: Call) -> Result:
@@ -152,8 +142,7 @@ class Attacker(ABC):
             return self.run(Call(model, x, y, seed, goal, logits, index, batch_size, engine, progress, device))
 
     def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
-        """The attack with another budget, also inside."""
-        return _changed(self, change)  # type: ignore[no-any-return]
+        return _with_budget(self, change)  # type: ignore[no-any-return]
 
     def for_rows(self, rows: Tensor) -> Self:
         """The attack for some of the images: where each image has an allowed mask of its own, with theirs."""
@@ -161,15 +150,15 @@ class Attacker(ABC):
         return self if theirs is self.budget else self.with_budget(lambda budget: budget.for_rows(rows))
 
 
-def _changed(part: Any, change: Callable[[Budget], Budget]) -> Any:
+def _with_budget(part: Any, change: Callable[[Budget], Budget]) -> Any:
     if isinstance(part, Budget):
         return change(part)
     if isinstance(part, tuple):
-        return tuple(_changed(one, change) for one in part)
+        return tuple(_with_budget(one, change) for one in part)
     if not dataclasses.is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
         return part
     names = [field.name for field in dataclasses.fields(part) if field.init]
-    return dataclasses.replace(part, **{name: _changed(getattr(part, name), change) for name in names})
+    return dataclasses.replace(part, **{name: _with_budget(getattr(part, name), change) for name in names})
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +186,7 @@ class Foreign(Attacker):
         return super().with_budget(change)
 
 
-SAID = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
+DECLARED = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
 
 
 def adopted(attack: Any, **assumed: Any) -> Attacker:
@@ -207,7 +196,7 @@ def adopted(attack: Any, **assumed: Any) -> Attacker:
         return attack
     if isinstance(attack, type) or not callable(attack) or not hasattr(attack, "name"):
         raise UnsupportedError(f"{attack!r} is no attack; expected one, e.g. SparsePGD(budget)")
-    said = assumed | {name: getattr(attack, name) for name in SAID if hasattr(attack, name)}
-    if not isinstance(said.get("budget"), Budget):
+    known = assumed | {name: getattr(attack, name) for name in DECLARED if hasattr(attack, name)}
+    if not isinstance(known.get("budget"), Budget):
         raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
-    return Foreign(attack, attack.name, **said)
+    return Foreign(attack, attack.name, **known)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.oracle import Evaluation, Evaluator
+from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import each
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
@@ -105,8 +105,6 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class Slots(Generic[S]):
-    """The images at work, one a row."""
-
     images: Images
     state: S
     best: Best
@@ -149,23 +147,18 @@ class Step(Generic[S]):
         counts = now.step < search.evaluations
         if aim.counts is not None:
             counts = counts & aim.counts
-        better = counts & self._better(seen, best)
-        first = seen.fooled & better & (~best.fooled | (self.keeps == "latest"))
+        wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
+        wins = wins & ~best.fooled if self.keeps == "first" else wins | seen.fooled if self.keeps == "latest" else wins
+        wins = counts & wins
+        first = seen.fooled & wins & (~best.fooled | (self.keeps == "latest"))
         record = Best(
-            torch.where(better[:, None, None, None], x_adv, best.x_adv),
-            torch.where(better, seen.loss.to(best.loss.dtype), best.loss),
+            torch.where(wins[:, None, None, None], x_adv, best.x_adv),
+            torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
             best.fooled | first,
             torch.where(first, now.step, best.step),
         )
         state = search.update(self.threat, images, now.state, seen, now.step, self.noise)
         return Slots(images, state, record, now.step + 1)
-
-    def _better(self, seen: Evaluation, best: Best) -> Tensor:
-        """(B,) bool; of two successes as told."""
-        wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
-        if self.keeps == "first":
-            return wins & ~best.fooled
-        return wins | seen.fooled if self.keeps == "latest" else wins
 
 
 def better(fooled: Tensor, worth: Tensor, other_fooled: Tensor, other_worth: Tensor, ties: bool = False) -> Tensor:

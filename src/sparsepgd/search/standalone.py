@@ -194,6 +194,11 @@ def keep_best(attack: Attack, threat: Threat, images: Images, x: Tensor, score: 
     return images.render(x - images.x, threat.top_k(score.float(), images.usable), attack.quantize)
 
 
+def fewest(threat: Threat, images: Images, x: Tensor, seen: Evaluation) -> Tensor:
+    """(B,), the worth of points where the fewest changes win: of a success minus its pixels, of a failure its loss."""
+    return torch.where(seen.fooled, -changed(threat, images, x).to(seen.loss), seen.loss)
+
+
 def changed(threat: Threat, images: Images, x: Tensor) -> Tensor:
     """(B,), how many single pixels or features of x are not those of the clean images."""
     return (threat.gather((x != images.x).float()) > 0).flatten(1).sum(1)

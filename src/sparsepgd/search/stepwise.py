@@ -61,11 +61,8 @@ class Stepwise(Attack, Generic[S]):
         return self
 
     def search(self, task: Task) -> SearchResult:
-        oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
-        engine = self._engine(task)
-        with engine.running(oracle.model, device) as model:
-            search = self.for_call(task.noise)
-            best = run(search, oracle, threat, waiting, task.noise, task.batch_size, model, task.progress)
+        with self._engine(task).running(task.oracle.model, task.threat.kernel.device) as model:
+            best = run(self.for_call(task.noise), task, model)
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         back = tried if self.needs_gradient else torch.zeros_like(tried)

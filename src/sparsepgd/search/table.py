@@ -19,11 +19,12 @@ from sparsepgd.problem.engine import METER, Meter, Running
 from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import join, select, tensors
 from sparsepgd.search.graphs import Stepper
-from sparsepgd.search.loop import Best, Images, Progress, Slots, Step, Waiting, no_success, start
+from sparsepgd.search.loop import Best, Images, Slots, Step, Waiting, no_success, start
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
 
 if TYPE_CHECKING:
+    from sparsepgd.search.attack import Task
     from sparsepgd.search.stepwise import Stepwise
 
 S = TypeVar("S")
@@ -38,25 +39,15 @@ WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries, each for one step, that ar
 TRIAL = 50  # steps that show how many images hold out, before a model is compiled for them
 
 
-def run(
-    search: Stepwise[S],
-    oracle: Evaluator,
-    threat: Threat,
-    waiting: Waiting,
-    noise: Noise,
-    slots: int,
-    running: Running,
-    progress: Progress | None = None,
-) -> Best:
-    """Search for all images; at most `slots` of them are on the device's table at a time.
+def run(search: Stepwise[S], task: Task, running: Running) -> Best:
+    """Search for all images of the task; at most `batch_size` of them are on the device's table at a time.
 
-    The model as it is `running` is asked during the search, `oracle` confirms.
+    The model as it is `running` is asked during the search, the oracle of the task confirms.
     """
-    engine = running.engine
-    quick = oracle.running(running, engine.scale)
-    step = Step(search, quick, threat, noise, search.keeps)
+    engine, oracle, threat, waiting = running.engine, task.oracle, task.threat, task.waiting
+    step = Step(search, oracle.running(running, engine.scale), threat, task.noise, search.keeps)
     stepper: Stepper[Slots[S]] = Stepper(step, bool(engine.graphs), METER.get() or Meter())
-    table = Table(search, oracle, threat, noise, waiting, stepper, slots)
+    table = Table(search, oracle, threat, task.noise, waiting, stepper, task.batch_size)
     interval = LookInterval(LONGEST if table.on_device else 1)
     total, done = len(waiting.x) * search.evaluations, 0
     while table.fill(interval.horizon):
@@ -66,9 +57,9 @@ def run(
         if running.open and table.oldest >= TRIAL and table.entries * table.evaluations_left() >= WORTH_COMPILING:
             running.compile()
             stepper.forget()
-        if progress is not None:
+        if task.progress is not None:
             done = max(done, total - table.evaluations_left())  # a denied success goes back to work
-            progress(done, total, table.fooled)
+            task.progress(done, total, table.fooled)
     return table.best
 
 
@@ -99,8 +90,6 @@ class LookInterval:
 
 @dataclass(eq=False)
 class Table(Generic[S]):
-    """What `run` works on."""
-
     search: Stepwise[S]
     oracle: Evaluator
     threat: Threat

@@ -149,8 +149,7 @@ def _digits(part: Part) -> Listing:
     """The handwritten digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 to train on, 397 to test."""
     with needs("digits"):
         from sklearn.datasets import load_digits
-    found = load_digits()
-    x = (torch.from_numpy(found.images).float() * 255 / 16).round()[:, None] / 255
-    chosen = slice(0, 1400) if part == "train" else slice(1400, None)
-    y = torch.from_numpy(found.target).long()
-    return of_tensors(x[chosen], y[chosen], [str(digit) for digit in range(10)], split=True)
+    digits, chosen = load_digits(), slice(0, 1400) if part == "train" else slice(1400, None)
+    x = (torch.from_numpy(digits.images[chosen]).float() * 255 / 16).round()[:, None] / 255
+    y = torch.from_numpy(digits.target[chosen]).long()
+    return of_tensors(x, y, [str(digit) for digit in range(10)], split=True)

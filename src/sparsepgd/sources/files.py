@@ -147,6 +147,6 @@ def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
         return False
     try:
         torch.load(BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+        return False
     except Exception:
         return True
-    return False

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,7 @@ def torchvision(name: str, part: Part) -> Listing:
     make = getattr(datasets, kind, None)
     if not isinstance(make, type) or not issubclass(make, datasets.VisionDataset):
         raise SourceError(f"torchvision has no data set {kind!r}; e.g. torchvision:FashionMNIST")
-    root = folder or os.environ.get(DATA_FOLDER, "data")
-    found = _made(make, root, part)
+    found = _made(make, folder or os.environ.get(DATA_FOLDER, "data"), part)
     first = found[0]
     if not isinstance(first, tuple) or not hasattr(first[0], "convert") or not isinstance(first[1], int):
         raise SourceError(f"torchvision:{kind} does not give a picture and a class number; use it in Python")
@@ -41,7 +41,7 @@ def torchvision(name: str, part: Part) -> Listing:
     labels: Sequence[int] = _Labels(found) if kept is None else [int(label) for label in kept]
     classes = tuple(map(str, getattr(found, "classes", ())))
     split = not {"train", "split"}.isdisjoint(inspect.signature(make).parameters)
-    return Listing(labels, _reader(lambda i: found[i][0], kind), classes, split=split)
+    return Listing(labels, partial(_read, lambda i: found[i][0], kind), classes, split=split)
 
 
 def hugging_face(name: str, part: Part) -> Listing:
@@ -63,7 +63,7 @@ def hugging_face(name: str, part: Part) -> Listing:
             raise SourceError(f"hf:{name} has {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
         found = found[split]
     picture, label, names = _columns(library, found, name)
-    return Listing(found[label][:], _reader(lambda i: found[i][picture], name), names, split=parts)
+    return Listing(found[label][:], partial(_read, lambda i: found[i][picture], name), names, split=parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +107,5 @@ def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, 
     return picture, label, tuple(features[classes].names) if classes else ()
 
 
-def _reader(picture: Callable[[int], Image.Image], name: str) -> Callable[[list[int], Size], Tensor]:
-    def read(rows: list[int], size: Size) -> Tensor:
-        return stacked([as_tensor(picture(row), size) for row in rows], [f"image {row} of {name}" for row in rows])
-
-    return read
+def _read(picture: Callable[[int], Image.Image], name: str, rows: list[int], size: Size) -> Tensor:
+    return stacked([as_tensor(picture(row), size) for row in rows], [f"image {row} of {name}" for row in rows])

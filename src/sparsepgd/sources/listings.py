@@ -39,11 +39,11 @@ class Listing:
         """The indices of n images: the first ones, or as many of each class, taken in turn."""
         if choose not in (None, *get_args(Choice)):
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
-        if n is not None and not 1 <= n <= len(self.labels):
-            count = len(self.labels)
+        count = len(self.labels)
+        if n is not None and not 1 <= n <= count:
             raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
         if (choose or self.choose) == "first":
-            return list(range(len(self.labels)))[:n]
+            return list(range(count))[:n]
         seen: Counter[int] = Counter()
         ranked = []  # (number within the class, class, index), so that sorting takes from all classes in turn
         for index, label in enumerate(self.labels):
@@ -92,8 +92,9 @@ def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Lis
     try:
         found = ImageFolder(str(path))
     except OSError as error:
-        reason = first_line(error)
-        raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
+        raise SourceError(
+            f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures a class"
+        ) from None
     paths, labels = zip(*found.samples, strict=True)
     return of_files(paths, labels, found.classes, choose, size)
 

@@ -21,8 +21,8 @@ from sparsepgd.sources import factories, files
 from sparsepgd.sources.data import class_name
 from sparsepgd.sources.files import Exported, Onnx
 from sparsepgd.sources.pictures import Framing, Size, framing
-from sparsepgd.zoo import checkpoints, normalise
-from sparsepgd.zoo.normalise import Normalisation, Normalised
+from sparsepgd.zoo import checkpoints
+from sparsepgd.zoo.normalise import Normalisation, Normalised, parse
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 TRAINED = "model"  # the name of weights and card in the folder of a training run
@@ -89,7 +89,10 @@ def load_model(
     if kind in makers:
         source = makers[kind]()
     elif suffix == ".py":
-        source = _from_file(Path(kind), rest)
+        made = factories.call(Path(kind), rest)
+        if not isinstance(made, nn.Module | Source):
+            raise SourceError(f"{name} returned a {type(made).__name__}; expected a torch.nn.Module or a Source")
+        source = made if isinstance(made, Source) else Source(f"{Path(kind).stem}:{rest}", made)
     elif name in ARCHITECTURES:
         source = _from_architecture(name, weights, trust)
     elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
@@ -107,16 +110,12 @@ def load_model(
             f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
             "network"
         )
-    source = _normalised(source, normalise)
-    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
-
-
-def _normalised(source: Source, words: str | None) -> Source:
-    """With the normalisation that was asked for, or that of the source, around the model."""
-    how = source.normalisation if words is None else normalise.parse(words)
+    how = source.normalisation if normalise is None else parse(normalise)
     if isinstance(how, str) or how is None:
-        return replace(source, normalisation=how or "not at all")
-    return replace(source, model=Normalised(source.model, how), normalisation=how)
+        source = replace(source, normalisation=how or "not at all")
+    else:
+        source = replace(source, model=Normalised(source.model, how), normalisation=how)
+    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
 
 
 def _from_zoo(name: str) -> Source:
@@ -233,15 +232,6 @@ def _from_archive(path: Path, trust: bool) -> Source:
     return Source(path.stem, model)
 
 
-def _from_file(path: Path, factory: str) -> Source:
-    model = factories.call(path, factory)
-    if isinstance(model, Source):
-        return model
-    if not isinstance(model, nn.Module):
-        raise SourceError(f"{path}:{factory} returned a {type(model).__name__}; expected a torch.nn.Module or a Source")
-    return Source(f"{path.stem}:{factory}", model)
-
-
 def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
     """In evaluation mode, with weights by the names that the network itself has, as `spgd train` writes them."""
     state, model = files.read(weights, trust), source.model.eval()
@@ -273,10 +263,9 @@ def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module
     except KeyError:
         raise
     except Exception as error:
-        reason = first_line(error)
         raise SourceError(
-            f"the weights of {name} cannot be fetched from {origin}: {reason}; without a connection, name an "
-            "architecture and give its weights in a file: --weights FILE"
+            f"the weights of {name} cannot be fetched from {origin}: {first_line(error)}; without a connection, name "
+            "an architecture and give its weights in a file: --weights FILE"
         ) from error
 
 

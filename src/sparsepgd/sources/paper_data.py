@@ -47,14 +47,12 @@ def cifar(name: str, given: str, part: Part) -> Listing:
         names = zoo.CIFAR10_CLASSES if name == "cifar10" else ()
         listing = of_npz(file, part)
         return replace(listing, class_names=listing.class_names or names)
-    unpacked = (folder / kind.base_folder).is_dir()
     try:
-        found = kind(str(folder), train=part == "train", download=not unpacked)
+        found = kind(str(folder), train=part == "train", download=not (folder / kind.base_folder).is_dir())
     except (RuntimeError, OSError) as error:
-        reason = first_line(error)
         raise SourceError(
-            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
-            f"there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
+            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {first_line(error)}; unpack "
+            f"{kind.filename} there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
         ) from None
     x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
     return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)

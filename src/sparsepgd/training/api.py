@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
-from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.problem.oracle import check_logits, logits_of
 from sparsepgd.runs import identity
 from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.search.noise import signed
@@ -137,8 +136,7 @@ def _with_figures(
     if datasets.test is None or not Workers.here().first:
         return trained
     trained = replace(trained, test=datasets.test, set_apart=datasets.apart)
-    on_gpu = next(trained.model.parameters()).is_cuda
-    some: Any = {"images": 1000 if on_gpu else 200, "steps": TESTED}
+    some: Any = {"images": 1000 if next(trained.model.parameters()).is_cuda else 200, "steps": TESTED}
     if out is not None:
         datasets.save_test(out)
     if out is None or network.architecture is None:
@@ -148,8 +146,7 @@ def _with_figures(
         trained, out, TRAINED, network.architecture, datasets.test, arguments=network.arguments, data=datasets.name,
         classes=datasets.test.class_names, command=command, **some,
     )  # fmt: skip
-    figures = Figures(card.clean_accuracy, card.robust, card.measured)
-    return replace(trained, figures=figures, card=card)
+    return replace(trained, figures=Figures(card.clean_accuracy, card.robust, card.measured), card=card)
 
 
 def _run(
@@ -162,11 +159,15 @@ def _run(
     team: Team,
     progress: Progress | None,
 ) -> Run:
-    """Everything put together, before the first epoch."""
     device, shape = _device(model), images.shape
-    rows, watched = _split(images, validation, settings, device)
-    if watched is not None:
-        check_classes(watched.y, classes)
+    rows, held = torch.arange(len(images)), None  # numbers of the images to train on, and the images held out
+    if validation is not None:
+        held = sources.resident(*as_tensors(validation), device)
+    else:
+        rows, rest = sources.split(len(images), settings)
+        held = images.take(rest) if len(rest) else None
+    if held is not None:
+        check_classes(held.y, classes)
     network = team.network(model, device)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(
@@ -180,14 +181,13 @@ def _run(
     if settings.ema is not None:  # after Mixed, which may lay out the weights anew
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, settings.kind.trades, settings.lam, settings.soft_momentum, team)
-    threat = None
-    if settings.noise:
-        threat = training_budget(settings, shape, settings.budget.pattern).resolve(shape, device)
+    noisy = training_budget(settings, shape, settings.budget.pattern) if settings.noise else None
+    threat = None if noisy is None else noisy.resolve(shape, device)
     run = Run(
         settings, images, rows, state, mixed, team.shared(objective, device), adversary(settings, shape), threat,
         None, team, progress if team.first else None,
     )  # fmt: skip
-    run.watch = watch(settings, watched, run.batch, team) if watched is not None else None
+    run.watch = watch(settings, held, run.batch, team) if held is not None else None
     return run
 
 
@@ -204,27 +204,15 @@ def _changes(settings: Settings, images: sources.Images, device: torch.device) -
     return Changes(len(images), cells, images.shape, edge, device)
 
 
-def _split(
-    images: sources.Images, validation: Any, settings: Settings, device: torch.device
-) -> tuple[Tensor, sources.Resident | None]:
-    """Numbers of the images to train on, and the images to watch."""
-    if validation is not None:
-        return torch.arange(len(images)), sources.resident(*as_tensors(validation), device)
-    rows, held = sources.split(len(images), settings)
-    return rows, images.take(held) if len(held) else None
-
-
 def _class_count(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:
     """The number of classes, from the model's answer to two images; the same checks as before an attack."""
     sample = images.take(torch.arange(min(2, len(images))))
     x = sources.as_float(sample.x)
     check_images(x)
     check_labels(sample.y, x)
-    with borrowed(model, x.device):
-        answer = Oracle(model, Untargeted(), "ce", logits).answers(x, len(x))
+    answer = logits_of(model, x, len(x), logits, x.device)
     check_logits(answer)
-    labels = images.y if isinstance(images, sources.Resident) else sample.y
-    check_classes(labels, answer.shape[1])
+    check_classes(images.y if isinstance(images, sources.Resident) else sample.y, answer.shape[1])
     return answer.shape[1]
 
 
@@ -278,7 +266,10 @@ class _RunFolder:
             states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
             self.saved = time.monotonic()
             self.run.train(self.checkpoint)
-            self.finish()
+            if self.run.team.first:
+                with self.run.state.averaged():
+                    digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
+                self.record(finished=True, weights=digest)
 
     def checkpoint(self) -> None:
         """After an epoch."""
@@ -292,12 +283,6 @@ class _RunFolder:
             states.save(self.folder / CHECKPOINT, state, self.configuration)
             self.record(finished=False)
             self.saved = time.monotonic()
-
-    def finish(self) -> None:
-        if self.run.team.first:
-            with self.run.state.averaged():
-                digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
-            self.record(finished=True, weights=digest)
 
     def record(self, **more: Any) -> None:
         from sparsepgd.training import records

@@ -15,8 +15,6 @@ from sparsepgd.validation import check_some
 
 @dataclass(frozen=True)
 class Sources:
-    """What a recipe says besides settings."""
-
     data: str
     model: str
     size: int

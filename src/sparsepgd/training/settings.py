@@ -124,7 +124,6 @@ class Settings:
     loader_workers: int = field(default=0, metadata=ZERO)
 
     def __post_init__(self) -> None:
-        """What is asked for must be used."""
         found = self.kind
         if self.nesterov and not self.momentum:
             raise UnsupportedError("nesterov=True with momentum=0; use a momentum larger than 0, or nesterov=False")

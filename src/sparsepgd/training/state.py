@@ -52,7 +52,6 @@ class State:
 
     @property
     def latest(self) -> dict[str, float]:
-        """The last value of each curve."""
         return {name: value for name, (*_, value) in self.curves.items() if value is not None}
 
     @cached_property
