@@ -194,6 +194,8 @@ def test_workers_on_other_hardware_are_said_and_other_numbers_of_the_device_are_
     head = runs.run(tmp_path, ATTACK, *problem())
     here = head.environment
     assert runs._note_environment(head, [here, {**here, "device": "cuda:1"}]) is head
-    (*_, notice) = runs._note_environment(head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}]).warnings
+    (*_, notice) = runs._note_environment(
+        head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}]
+    ).warnings
     assert notice.code == "mixed"
     assert notice.message.count("is other") == 1

@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from sparsepgd.adapters import outside
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis import summary
 from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import registry
@@ -144,11 +144,8 @@ def engine(precision: str | None, compiled: bool | None) -> Engine | None:
 
 def length(search: Attacker) -> str:
     """``100 steps``, ``1,000 queries`` or both."""
-    counts = {unit: vars(search).get(unit) for unit in ("steps", "queries")}
-    words = ", ".join(counted(count, unit) for unit, count in counts.items() if count is not None)
-    if isinstance(search, outside.Outside):
-        return words or "its own length"
-    return words or f"{search.evaluations} queries"
+    own = "its own length" if isinstance(search, outside.Outside) else f"{search.evaluations} queries"
+    return summary.length(vars(search)) or own
 
 
 def run_folder(parts: Sequence[object], words: object) -> Path:

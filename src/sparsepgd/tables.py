@@ -131,14 +131,9 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
     return table
 
 
-def words(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str, caption: str = "", names: Sequence[int] = (0,)
-) -> Table:
+def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, names: Sequence[int] = (0,)) -> Table:
     """A narrow table of words that are there already; the columns `names`, the first alone, may take several lines."""
-    table = Table(
-        title=title, title_justify="left", caption=caption, caption_justify="left",
-        box=box.SIMPLE, pad_edge=False, padding=0,
-    )  # fmt: skip
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, padding=0)
     for i, column in enumerate(header):
         table.add_column(column, justify="right" if i else "left", no_wrap=i not in names, overflow="fold")
     for row in rows:

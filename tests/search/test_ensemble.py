@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
-from sparsepgd.problem.result import untouched
+from sparsepgd.problem.verify import untouched
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets, verified
 from sparsepgd.search.random_search.sparse_rs import SparseRS

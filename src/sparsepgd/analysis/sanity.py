@@ -44,16 +44,9 @@ class Notice:
     message: str
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What is known of a model before it is attacked."""
-
-    classes: int
-    notices: tuple[Notice, ...]
-
-
-def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> Examination:
-    """Before a run: a few forward passes and one gradient. x and y must have passed problem.checks."""
+def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> tuple[int, tuple[Notice, ...]]:
+    """Before a run, by a few forward passes and one gradient: the number of classes, and what there is to know. x and y
+    must have passed problem.checks."""
     size = min(batch_size or SAMPLE, max(8, ENTRIES // math.prod(shape_of(x)[1:])))
     notices = [*_range(x), *_mode(model)]
     device = working_device(model, x)
@@ -67,7 +60,7 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
         notices += random or _batch(oracle, sample, first)
         with full_precision():
             notices += _gradients(oracle, sample[:size], true[:size])
-    return Examination(first.shape[1], tuple(notices))
+    return first.shape[1], tuple(notices)
 
 
 def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:

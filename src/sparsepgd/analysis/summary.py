@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparsepgd.problem import Result
 
 Z95 = 1.959963984540054  # two-sided 95 %
 
 
-def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion: at 95 % unless told otherwise."""
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's score interval for a proportion, at 95 %."""
     if n == 0:
         return 0.0, 1.0
+    z = Z95
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -24,6 +25,12 @@ def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
 def counted(count: int, things: str) -> str:
     """``1 step``, ``1,000 steps``, ``1 query``."""
     return f"{count:,} {things if count != 1 else singular(things)}"
+
+
+def length(settings: Mapping[str, Any]) -> str:
+    """``100 steps, 1,000 queries``, or what of it an attack has."""
+    counts = {unit: settings.get(unit) for unit in ("steps", "queries")}
+    return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
 
 
 def singular(things: str) -> str:

@@ -38,16 +38,13 @@ class CornerSearch(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
+    quick_settings: ClassVar[dict[str, Any]] = {"best": 32, "samples": 3, "candidates": 128, "levels": 3}
 
     best: int = count(100)
     samples: int = count(3000)
     _: KW_ONLY
     candidates: int | None = count(None)
     levels: int | None = count(None)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, best=32, samples=3, candidates=128, levels=3)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:

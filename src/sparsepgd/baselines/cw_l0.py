@@ -89,7 +89,9 @@ class CWL0(Standalone):
         state = self._start(threat, images)
         while len(rows):
             active = select(images, rows)
-            x = _point(active, state)
+            middle, half = (active.low + active.high) / 2, (active.high - active.low) / 2
+            x = (middle + half * torch.tanh(state.w)).clamp(active.low, active.high)
+            x = torch.where(state.valid > 0, x, active.x)
             seen = oracle.evaluate(x, rows, gradient=True)
             solved = CONFIDENCE - seen.loss < SOLVED
             effect = self._effect(threat, active, state, x, seen)
@@ -160,9 +162,3 @@ class CWL0(Standalone):
         valid = ((flat > 0) & (rank >= frozen[:, None])).to(state.valid).view_as(state.valid)
         zero, none = torch.zeros_like(state.m), torch.zeros_like(state.t)
         return State(state.w, valid, state.c, none, zero, zero, none, state.rounds + 1)
-
-
-def _point(active: Images, state: State) -> Tensor:
-    """x + delta of w; the clean values where nothing may change."""
-    middle, half = (active.low + active.high) / 2, (active.high - active.low) / 2
-    return torch.where(state.valid > 0, (middle + half * torch.tanh(state.w)).clamp(active.low, active.high), active.x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 PHASES = ((0.0, 3), (0.3, 2), (0.6, 1))  # from this share of the steps on, the radius times this
 FIRST_SHARE = 0.2  # of the entries, that a step moves at first
@@ -52,15 +52,12 @@ class L1APGD(Repeated, Relaxed[State]):
 
     name: ClassVar[str] = "l1-apgd"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 40, "targets": 0}
 
     steps: int = count(100)
     _: KW_ONLY
     radius: float | None = positive(None)
     targets: int = 9
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=40, targets=0)
 
     @property
     def evaluations(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from sparsepgd.search.moves import rolled
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Queries, Standalone
-from sparsepgd.threat import Budget, Columns, Frame, Patches, Pattern, Rows, Shape, Threat
+from sparsepgd.threat import Columns, Frame, Patches, Pattern, Rows, Shape, Threat
 
 MOVES = {"full": 4, "random": 1, "none": 0}
 
@@ -66,6 +66,7 @@ class LOAP(Repeated, Standalone):
     name: ClassVar[str] = "loap"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Patches, Rows, Columns, Shape, Frame)
     passes_per_step: ClassVar[int] = 6
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 30, "restarts": 1}
 
     steps: int = count(100)
     _: KW_ONLY
@@ -73,10 +74,6 @@ class LOAP(Repeated, Standalone):
     stride: int = count(2)
     moves: Literal["full", "random", "none"] = choice("full", MOVES)
     restarts: int = count(30)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=30, restarts=1)
 
     @property
     def evaluations(self) -> int:

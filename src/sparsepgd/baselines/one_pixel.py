@@ -37,15 +37,12 @@ class OnePixel(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
+    quick_settings: ClassVar[dict[str, Any]] = {"population": 24, "generations": 8}
 
     population: int = count(400, least=4)
     generations: int = count(100)
     _: KW_ONLY
     scale: float = positive(0.5)  # the paper's F
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, population=24, generations=8)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -64,15 +65,12 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Search
     if isinstance(oracle.goal, Untargeted):
         leads += likeliest_wrong(clean, waiting.y, targets).unbind(1)
 
-    def attempt(number: int) -> Stage[SearchResult]:
-        def run(rows: Tensor, report: Progress) -> SearchResult:
-            again = dataclasses.replace(task, noise=task.noise.again(number), progress=report)
-            part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
-            said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
-            loss = oracle.goal.loss(said, label, oracle.loss).to(waiting.clean_loss)
-            return dataclasses.replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
-
-        return Stage(run, attack.evaluations)
+    def attempt(number: int, rows: Tensor, report: Progress) -> SearchResult:
+        again = dataclasses.replace(task, noise=task.noise.again(number), progress=report)
+        part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
+        said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
+        loss = oracle.goal.loss(said, label, oracle.loss).to(waiting.clean_loss)
+        return dataclasses.replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
 
     def left(best: SearchResult) -> Tensor:
         return (~best.fooled | (not attack.early_stop)).nonzero()[:, 0]
@@ -80,7 +78,7 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Search
     def add(best: SearchResult, rows: Tensor, part: SearchResult, _: str) -> SearchResult:
         return merge(best, rows, part, better(part.fooled, part.loss, best.fooled[rows], best.loss[rows]))
 
-    attempts = [attempt(i) for i in range(restarts * len(leads))]
+    attempts = [Stage(partial(attempt, i), attack.evaluations) for i in range(restarts * len(leads))]
     return cascade(SearchResult.none(waiting), attempts, left, add, task.progress)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 FORMS = ("published", "binary")
 MOST_HALVINGS = 50
@@ -53,15 +53,12 @@ class SAIF(Repeated, Relaxed[State]):
     """
 
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 60, "targets": 0}
 
     steps: int = count(300)
     _: KW_ONLY
     form: Literal["published", "binary"] = choice("published", FORMS)
     targets: int = 9
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=60, targets=0)
 
     @property
     def name(self) -> str:

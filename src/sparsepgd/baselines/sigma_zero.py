@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import fewest
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 BETA_1, BETA_2 = 0.9, 0.999  # of Adam
 
@@ -46,6 +46,7 @@ class SigmaZero(Relaxed[State]):
     name: ClassVar[str] = "sigma-zero"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 100}
 
     steps: int = count(1000)
     _: KW_ONLY
@@ -54,10 +55,6 @@ class SigmaZero(Relaxed[State]):
     tau: float = positive(0.3)
     tau_step: float = positive(0.01)  # of the threshold, in units of the learning rate
     loss: LossName = "margin"
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=100)
 
     def promising(self, seen: Evaluation) -> Tensor:
         return seen.fooled

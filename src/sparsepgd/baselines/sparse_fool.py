@@ -35,6 +35,7 @@ class SparseFool(Standalone):
     name: ClassVar[str] = "sparse-fool"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 8, "deepfool_steps": 10, "classes": 3}
 
     steps: int = count(3000)  # linear approximations of the boundary; the original stops after 20 to 50
     _: KW_ONLY
@@ -47,10 +48,6 @@ class SparseFool(Standalone):
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
         """It ends when the model is fooled; with few classes a step is short."""
         return cls(budget, passes, classes=3, **settings)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=8, deepfool_steps=10, classes=3)
 
     @property
     def evaluations(self) -> int:

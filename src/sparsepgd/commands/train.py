@@ -61,7 +61,9 @@ def train(
     if twice := [name for name in assigned if name in given]:
         raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; leave one of them out")
     given |= assigned
-    wanted = _merged(recipes.read(recipe) if recipe is not None else {}, given)
+    read = recipes.read(recipe) if recipe is not None else {}
+    starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
+    wanted = {**DEFAULTS, **starts, **read, **given}  # the later wins
     budget = Budget(wanted["k"], options.pattern(wanted["pattern"]), options.eps(str(wanted["eps"])))
     if wanted.get("model") is None:
         raise UnsupportedError(f"no --model for the data {wanted['data']!r}; use {NETWORKS}")
@@ -87,13 +89,6 @@ def train(
     if workers.first:
         _show_test(trained, wanted, folder)
     out.print(f"weights and record in {folder}", soft_wrap=True)
-
-
-def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Defaults, those of the data, the recipe, the command line: the later wins."""
-    data = given.get("data", recipe.get("data", DEFAULTS["data"]))
-    starts = recipes.STARTS.get(data, {}) if not recipe else {}
-    return {**DEFAULTS, **starts, **recipe, **given}
 
 
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:

@@ -32,7 +32,6 @@ from sparsepgd.problem.verify import measure
 from sparsepgd.search.attack import Attack, Task
 from sparsepgd.search.loop import Progress, Waiting
 from sparsepgd.search.noise import Noise
-from sparsepgd.threat import Budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +137,12 @@ def attack_detector(
     engine = Engine(None if precise else "tf32", compile=False, graphs=False)
     with borrowed(model, device):
         clean = oracle.measured(x, size)
-        _check_losses(clean)
+        if not bool(clean.isfinite().all()):
+            row = int((~clean.isfinite()).nonzero()[0])
+            raise NonFiniteLogitsError(
+                f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the "
+                "range"
+            )
         number = torch.arange(len(x), device=x.device)
         waiting = Waiting.of(threat, x, number, clean_loss=clean, index=number)
         claimed = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
@@ -163,17 +167,13 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
     check_images(x, attack.quantize)
     if not len(x):
         raise InputError("no images; give at least one")
-    return dataclasses.replace(attack, early_stop=False, budget=_inside(attack.budget, x, content))
-
-
-def _inside(budget: Budget, x: Tensor, content: Tensor | None) -> Budget:
-    if content is None:
-        return budget
-    shape = (len(x), *x.shape[2:])
-    if content.dtype != torch.bool or content.shape != shape:
-        raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
-    allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
-    return dataclasses.replace(budget, allowed=allowed)
+    budget, shape = attack.budget, (len(x), *x.shape[2:])
+    if content is not None:
+        if content.dtype != torch.bool or content.shape != shape:
+            raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
+        allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
+        budget = dataclasses.replace(budget, allowed=allowed)
+    return dataclasses.replace(attack, early_stop=False, budget=budget)
 
 
 def _at(device: torch.device, target: Any) -> Any:
@@ -183,11 +183,3 @@ def _at(device: torch.device, target: Any) -> Any:
     if isinstance(target, dict):
         return {name: _at(device, part) for name, part in target.items()}
     return target
-
-
-def _check_losses(clean: Tensor) -> None:
-    if not bool(clean.isfinite().all()):
-        row = int((~clean.isfinite()).nonzero()[0])
-        raise NonFiniteLogitsError(
-            f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the range"
-        )

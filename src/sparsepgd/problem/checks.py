@@ -102,20 +102,17 @@ def positive(default: float | None, more_than: float = 0) -> Any:
     return field(default=default, metadata={"check": check_positive, "more_than": more_than})
 
 
-def choice(default: str, values: Iterable[str]) -> Any:
-    """A field of a dataclass that holds one of the values."""
-
-    def check(**given: str) -> None:
-        for name, value in given.items():
-            if value not in values:
-                raise UnsupportedError(f"{name}={value!r}; use one of {', '.join(map(repr, values))}")
-
-    return field(default=default, metadata={"check": check})
+def choice(default: str | None, values: Iterable[str]) -> Any:
+    """A field of a dataclass that holds one of the values, or None if that is the default."""
+    return field(default=default, metadata={"values": tuple(values)})
 
 
 def check_fields(values: Any) -> None:
     """The fields made by the three above."""
     for one in fields(values):
-        if check := one.metadata.get("check"):
-            value, more_than = getattr(values, one.name), one.metadata.get("more_than", 0)
-            check(**{one.name: value - more_than if more_than and value is not None else value})
+        value, limits = getattr(values, one.name), one.metadata
+        if "values" in limits and value not in (one.default, *limits["values"]):
+            raise UnsupportedError(f"{one.name}={value!r}; use one of {', '.join(map(repr, limits['values']))}")
+        if "check" in limits:
+            offset = limits["more_than"]
+            limits["check"](**{one.name: value - offset if offset and value is not None else value})

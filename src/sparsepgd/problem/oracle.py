@@ -101,14 +101,14 @@ class Oracle:
         if not gradient:
             with torch.no_grad():
                 logits = self.logits(x_adv)
-                return self._seen(logits, self.goal.loss(logits, label, self.loss), y, label)
+                return self.judged(logits, self.goal.loss(logits, label, self.loss), y, label)
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
             loss = self.goal.loss(logits, label, self.loss)
             led = loss if along is None else self.goal.chosen_loss(logits, label, along)
             (g,) = torch.autograd.grad(led.sum() * self.scale, point)
         g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
-        return self._seen(logits.detach(), loss.detach(), y, label, g)
+        return self.judged(logits.detach(), loss.detach(), y, label, g)
 
     def running(self, model: Model, scale: float) -> Self:
         return dataclasses.replace(self, model=model, scale=scale)
@@ -127,7 +127,7 @@ class Oracle:
             )
         return point, logits
 
-    def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
+    def judged(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""
         loss = torch.where(logits.isfinite().all(1), loss, -torch.inf)
         return Evaluation(loss, self.goal.reached(logits, y, label), g)
@@ -138,13 +138,10 @@ class Oracle:
 
         Batches that do not fit the memory are halved. Here a model is asked first, so here it is said what it refuses.
         """
-
-        def part(some: slice) -> Tensor:
-            return self.logits(x[some].to(self.device)).to(x.device)
-
         try:
             with full_precision():
-                return torch.cat(in_parts(part, len(x), batch_size)[0])
+                parts, _ = in_parts(lambda i: self.logits(x[i].to(self.device)).to(x.device), len(x), batch_size)
+                return torch.cat(parts)
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -220,25 +217,20 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
     with BORROWING, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
         found = model.modules() if isinstance(model, nn.Module) else ()
         modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
-        with _ordinary(modules), _evaluating(modules):
-            yield
-
-
-@contextmanager
-def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
-    training = [module.training for module in modules]
-    trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
-    try:
-        for module in modules:
-            module.training = False
-        for parameter in trainable:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, mode in zip(modules, training, strict=True):
-            module.training = mode
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+        with _ordinary(modules):
+            training = [module.training for module in modules]
+            trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+            try:
+                for module in modules:
+                    module.training = False
+                for parameter in trainable:
+                    parameter.requires_grad_(False)
+                yield
+            finally:
+                for module, mode in zip(modules, training, strict=True):
+                    module.training = mode
+                for parameter in trainable:
+                    parameter.requires_grad_(True)
 
 
 @contextmanager

@@ -23,16 +23,19 @@ def join(*parts: D) -> D:
 
 def choose(which: Tensor, one: D, other: D) -> D:
     """Row by row, those of one where `which` (B,) is True, else those of the other."""
-
-    def chosen(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b)
-
-    return each(chosen, one, other)
+    return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), one, other)
 
 
 def clone(rows: D) -> D:
     """The same rows in memory of their own."""
     return each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)
+
+
+def assign(into: Any, rows: Any) -> None:
+    """Copy every tensor to where its like lies, unless it lies there already."""
+    for place, tensor in zip(tensors(into), tensors(rows), strict=True):
+        if place is not tensor:
+            place.copy_(tensor)
 
 
 def tensors(rows: Any) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from torch import Tensor, nn
 
 from sparsepgd.problem.oracle import Model
-from sparsepgd.problem.result import Result
+from sparsepgd.problem.verify import Result
 from sparsepgd.threat import Budget
 
 Call = TypeVar("Call", bound=Callable[..., Result | Tensor])
@@ -60,10 +60,10 @@ def shape_of(x: Tensor) -> tuple[int, int, int]:
 
 def with_own_shape(model: Model, x: Tensor) -> Model:
     """The model for images that stand for inputs like x."""
-    shape = tuple(x.shape[1:])
+    inner, shape = model, tuple(x.shape[1:])
 
     def reshaped(images: Tensor) -> Any:
-        return model(images.reshape(len(images), *shape))
+        return inner(images.reshape(len(images), *shape))
 
     return View(reshaped, model) if isinstance(model, nn.Module) else reshaped
 

@@ -34,7 +34,10 @@ def outcomes(entries: Sequence[Entry]) -> Any:
     figure = new_figure(WIDTH * 2, 1.1 + 0.5 * len(entries))
     axis = figure.add_subplot()
     left = np.zeros(len(entries))
-    for i, (name, fill) in enumerate(zip(names, _fills(len(names)), strict=True)):
+    others = len(SERIES) - 1  # blue for what withstood, grey for what was wrong, the others, later hatched, for attacks
+    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(len(names) - 2)]
+    fills: list[dict[str, Any]] = [{"color": colour(0)}, *attacks, {"color": LINE}]
+    for i, (name, fill) in enumerate(zip(names, fills, strict=True)):
         width = 100 * np.array([each[name] for each in counts]) / images
         axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(name), **fill)
         ink = INK if name == WRONG else PAPER if i < 3 else "black"  # what can be read on that colour
@@ -156,13 +159,6 @@ def _whole_numbers(axis: Any) -> None:
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if short else (1.0,)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _fills(count: int) -> list[dict[str, Any]]:
-    """Blue for what withstood, grey for what was wrong, the other colours, later with a hatch, for attacks."""
-    others = len(SERIES) - 1
-    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(count - 2)]
-    return [{"color": colour(0)}, *attacks, {"color": LINE}]
 
 
 def _name(entry: Entry, entries: Sequence[Entry]) -> str:

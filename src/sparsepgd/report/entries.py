@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted, singular
+from sparsepgd.analysis.summary import length, singular
 from sparsepgd.errors import SourceError
 from sparsepgd.runs.chunks import decoded
 from sparsepgd.runs.folders import RECORD, load, load_adversarial
@@ -105,8 +105,7 @@ class Entry:
     @property
     def length(self) -> str:
         attack = self._settings["attack"] if self.over_k else self._settings  # over k: the attack that is repeated
-        counts = {unit: attack.get(unit) for unit in ("steps", "queries")}
-        return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
+        return length(attack)
 
     @cached_property
     def changed(self) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparsepgd import atomic
-from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.analysis.summary import counted, length, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.entries import describe_budget, short_digest
 from sparsepgd.runs.folders import load, load_adversarial
@@ -45,8 +45,8 @@ class Attempt(Strict):
     @property
     def length(self) -> str:
         """``spgd-projected (100 steps)``."""
-        counts = [counted(self.settings[unit], unit) for unit in ("steps", "queries") if self.settings.get(unit)]
-        return f"{self.attack} ({', '.join(counts)})" if counts else self.attack
+        counts = length(self.settings)
+        return f"{self.attack} ({counts})" if counts else self.attack
 
 
 class Contender(Strict):

@@ -17,8 +17,8 @@ from sparsepgd.errors import FolderError, SourceError, UnsupportedError
 from sparsepgd.problem import Result
 from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
 from sparsepgd.problem.oracle import Model, check_logits, logits_of
-from sparsepgd.problem.result import untouched
 from sparsepgd.problem.shapes import seen_as_images
+from sparsepgd.problem.verify import untouched
 from sparsepgd.runs.identity import model_digest
 from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.contract import Attacker

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -53,7 +54,7 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
             index=index,
             batch_size=task.batch_size,
             engine=task.engine,
-            progress=_report(task, start, stop, fooled),
+            progress=None if task.progress is None else partial(_report, task, start, stop, fooled),
         )
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
     rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
@@ -72,21 +73,15 @@ def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]
         if not issubclass(warning.category, SparsePGDWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         elif not issubclass(warning.category, ProbabilitiesWarning):  # sanity has said that
-            where = f"images {part.start} to {part.stop - 1}"
-            yield Notice(warning.category.__name__, f"{where}: {warning.message}")
+            message = f"images {part.start} to {part.stop - 1}: {warning.message}"
+            yield Notice(warning.category.__name__, message)
 
 
-def _report(task: Task, start: int, stop: int, fooled: int) -> Progress | None:
-    """The progress of a chunk as progress of the run."""
-    if task.progress is None:
-        return None
-    report = task.progress
-
-    def within(done: int, total: int, found: int) -> None:
-        images = start + (stop - start) * (done / total if total else 1)
-        report(round(images * FINE), len(task.x) * FINE, fooled + found)
-
-    return within
+def _report(task: Task, start: int, stop: int, before: int, done: int, total: int, fooled: int) -> None:
+    """The progress of a chunk as progress of the run. `before`: images fooled in other chunks."""
+    assert task.progress is not None
+    images = start + (stop - start) * (done / total if total else 1)
+    task.progress(round(images * FINE), len(task.x) * FINE, before + fooled)
 
 
 def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:

@@ -124,7 +124,12 @@ def hardware(device: torch.device) -> str:
     """The GPU by its name, or the processor with the number of its cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {os.cpu_count()} cores"
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or platform.machine())}, {os.cpu_count()} cores"
 
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
@@ -186,12 +191,3 @@ def _short(value: object) -> str:
 
 def _without_addresses(text: str) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())

@@ -57,19 +57,15 @@ def run(
     about: About | None = None,
     keep: Callable[[Tensor], None] | None = None,
 ) -> Record:
-    """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
+    """Attack all images of `data` (x, y), or resume the run in the folder, or read it if it is finished.
 
     `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
-    "data": ...} and others; together with the hyper-parameters, the seed and the sha256 of weights and images
-    they tell runs apart, and a folder with another run is refused. A model that is just a function has no sha256:
-    only with a name does its run go on. `chunk`: images between two writes.
-    `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
-    `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
-    see. Only the first reports progress: the place it has come to, and until the end only its own successes.
-    `about`: the names of the classes and the command line, for readers of the record; left out, the names that
-    `data` has, if it is of `load_data`. `keep`: handed the adversarial images, as they are stored, of a run without a
-    folder. An attack that somebody else wrote is a dataclass, if its hyper-parameters are
-    to be told apart.
+    "data": ...} and others; with the hyper-parameters (of others' attacks, if they are dataclasses), the seed and the
+    sha256 of weights and images they tell runs apart. A model that is just a function is only resumed under a name.
+    `chunk`: images between two writes. `stop`: asked before each chunk; if true the run ends early, unfinished.
+    `workers`: each calls this with the same arguments, for one folder, and gets the same record; only the first reports
+    progress, with its own successes alone. `about`: for readers of the record; left out, the class names of `data`.
+    `keep`: called with the adversarial images, as they are stored, of a run without a folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
     attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
@@ -122,16 +118,16 @@ def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) 
 
 
 def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
-    examined = sanity.examine(task.model, task.x, task.y, task.batch_size)
-    random = any(notice.code == "randomised" for notice in examined.notices)
+    classes, notices = sanity.examine(task.model, task.x, task.y, task.batch_size)
+    random = any(notice.code == "randomised" for notice in notices)
     return Head(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=configuration,
         environment=_environment(task),
-        classes=examined.classes,
+        classes=classes,
         answers=() if random else identity.answers(task.model, task.x),
         about=about,
-        warnings=(*examined.notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
+        warnings=(*notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
     )
 
 

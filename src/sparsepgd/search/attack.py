@@ -6,7 +6,6 @@ import dataclasses
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
@@ -16,12 +15,11 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError, VerificationWarning
 from sparsepgd.problem.checks import check_fields, check_index, check_shape
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
+from sparsepgd.problem.goals import LOSSES, Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Evaluator, Model, Oracle, borrowed, working_device
-from sparsepgd.problem.result import Result
 from sparsepgd.problem.rows import select
 from sparsepgd.problem.shapes import of_any_shape
-from sparsepgd.problem.verify import verify
+from sparsepgd.problem.verify import Result, verify
 from sparsepgd.search.contract import Attacker, Call
 from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
@@ -72,6 +70,7 @@ class Attack(Attacker):
     passes_per_step: ClassVar[int] = 2  # of the model for an image, forwards and backwards together
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pattern,)  # that it takes
     points_besides: ClassVar[int] = 0  # that are tried before the first step or after the last
+    quick_settings: ClassVar[dict[str, Any]] = {}  # for seconds; if there are none, a short run
 
     budget: Budget
     _: KW_ONLY
@@ -81,7 +80,8 @@ class Attack(Attacker):
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
-        check_loss(self.loss)
+        if self.loss not in LOSSES:
+            raise UnsupportedError(f"loss={self.loss!r}; use one of {', '.join(map(repr, LOSSES))}")
         if not isinstance(self.budget.pattern, self.patterns):
             known = " or ".join(pattern.__name__ for pattern in self.patterns)
             raise UnsupportedError(
@@ -98,7 +98,7 @@ class Attack(Attacker):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         """For seconds."""
-        return cls.of_length(budget, 60, 300)
+        return cls(budget, **cls.quick_settings) if cls.quick_settings else cls.of_length(budget, 60, 300)
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
@@ -124,24 +124,14 @@ class Attack(Attacker):
         claimed = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
         return self._verified(oracle, call, waiting.label, rows, claimed)
 
-    def perturb(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        seed: int = 0,
-        goal: Goal | None = None,
-        index: Tensor | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
-    ) -> Tensor:
+    def perturb(self, model: Model, x: Tensor, y: Tensor, *, seed: int = 0, index: Tensor | None = None) -> Tensor:
         """Adversarial images for training: values unchecked, unverified, the whole batch at once.
 
         With early_stop, images that the model gets wrong come back as they are.
         """
         device = working_device(model, x)
         with borrowed(model, device):
-            x_adv = self.perturb_borrowed(model, x.to(device), y.to(device), Noise(seed), goal, index, logits)
+            x_adv = self.perturb_borrowed(model, x.to(device), y.to(device), Noise(seed), None, index)
         return x_adv.to(x.device)
 
     @of_any_shape
@@ -153,12 +143,11 @@ class Attack(Attacker):
         noise: Noise,
         goal: Goal | None = None,
         index: Tensor | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
     ) -> Tensor:
         """`perturb` with a model that is borrowed already, where the images are."""
         check_shape(x)
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
-        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
+        oracle = Oracle(model, goal or Untargeted(), self.loss, device=x.device)
         with torch.no_grad():
             clean = oracle.logits(x)
         images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)

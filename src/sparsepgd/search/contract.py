@@ -20,8 +20,8 @@ from sparsepgd.problem.checks import check_classes, check_counts, check_images, 
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
-from sparsepgd.problem.result import Result, untouched
 from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.problem.verify import Result, untouched
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 

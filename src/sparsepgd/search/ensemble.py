@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result, Targeted, Untargeted
-from sparsepgd.problem.checks import check_counts
-from sparsepgd.problem.result import untouched
+from sparsepgd.problem.checks import check_fields, choice, count
+from sparsepgd.problem.verify import untouched
 from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.attack import WORK, check_budget
 from sparsepgd.search.contract import Attacker, Call, adopted
@@ -125,25 +125,29 @@ class SparseAutoAttack(Attacker):
     minimum_norm: ClassVar[bool] = False
 
     budget: Budget
-    steps: int = 10_000
-    queries: int = 10_000
+    steps: int = count(10_000)
+    queries: int = count(10_000)
     _: KW_ONLY
-    version: Version = "paper"
+    version: Version = choice("paper", get_args(Version))
     attacks: tuple[Attacker, ...] | None = None
     targeted: bool = False
     quantize: bool = False
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
-        check_counts(steps=self.steps, queries=self.queries)
-        if self.version not in (versions := get_args(Version)):
-            raise UnsupportedError(f"version={self.version!r}; use one of {', '.join(map(repr, versions))}")
+        check_fields(self)
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
             raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out")
         for member in self.members:  # SparseAnneal says if these steps are too few
-            _check_member(member, self.budget, self.quantize)
+            own, allowed = member.budget, self.budget.allowed
+            kept = allowed is None or (own.allowed is not None and torch.equal(own.allowed, allowed))
+            wider = own.pattern != self.budget.pattern or own.k > self.budget.k or own.eps > self.budget.eps
+            if wider or not kept:
+                raise BudgetError(f"{member.name} has {own}, the ensemble {self.budget}; give both the same budget")
+            if self.quantize and not member.quantize:
+                raise UnsupportedError(f"{member.name} does not stay on the 8-bit grid; give it quantize=True as well")
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -190,7 +194,7 @@ class SparseAutoAttack(Attacker):
         """What `broken_by` calls the members: their names, numbered where two would be the same."""
         names = [member.name for member in self.members]
         before = [names[:place].count(name) for place, name in enumerate(names)]
-        return tuple(f"{name}-{count + 1}" if count else name for name, count in zip(names, before, strict=True))
+        return tuple(f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True))
 
     @property
     def needs_gradient(self) -> bool:
@@ -202,9 +206,9 @@ class SparseAutoAttack(Attacker):
 
     def history(self, result: Result) -> dict[str, float]:
         """The accuracy on clean images, and the robust accuracy after each member, in order."""
-        left, count, accuracy = int(result.clean_correct.sum()), Counter(result.broken_by), {}
+        left, broken, accuracy = int(result.clean_correct.sum()), Counter(result.broken_by), {}
         for name in ("clean", *self.names):
-            left -= count[name]
+            left -= broken[name]
             accuracy[name] = left / len(result) if len(result) else torch.nan
         return accuracy
 
@@ -252,28 +256,15 @@ class TopTargets(Attacker):
 def _in_turn(call: Call, runs: Sequence[tuple[str, Attacker, Tensor | None]]) -> Result:
     """The cascade of (name, attack, targets (B,)); the targets lead, and every wrong answer counts."""
 
-    def stage(name: str, attack: Attacker, target: Tensor | None) -> Stage[Result]:
-        def run(rows: Tensor, report: Progress) -> Result:
-            goal = None if target is None else Targeted(target[rows], accept="any")
-            return call.part(attack, rows, goal=goal, progress=report)
+    def run(attack: Attacker, target: Tensor | None, rows: Tensor, report: Progress) -> Result:
+        goal = None if target is None else Targeted(target[rows], accept="any")
+        return call.part(attack, rows, goal=goal, progress=report)
 
-        return Stage(run, attack.evaluations, name)
-
-    before = untouched(call.x, call.y, call.clean)
-    return cascade(before, [stage(*one) for one in runs], survivors, verified, call.progress)
+    stages = [Stage(partial(run, attack, target), attack.evaluations, name) for name, attack, target in runs]
+    return cascade(untouched(call.x, call.y, call.clean), stages, survivors, verified, call.progress)
 
 
 def likeliest_wrong(clean: Tensor, y: Tensor, most: int) -> Tensor:
     """(B, most) classes, the likeliest first; fewer if the model has fewer wrong ones. `clean`: logits."""
     wrong = clean.scatter(1, y[:, None], -torch.inf)
     return wrong.topk(min(most, clean.shape[1] - 1)).indices
-
-
-def _check_member(member: Attacker, budget: Budget, quantize: bool) -> None:
-    """A member may not do what the ensemble may not."""
-    own, allowed = member.budget, budget.allowed
-    kept = allowed is None or own.allowed is allowed or (own.allowed is not None and torch.equal(own.allowed, allowed))
-    if own.pattern != budget.pattern or own.k > budget.k or own.eps > budget.eps or not kept:
-        raise BudgetError(f"{member.name} has {own}, the ensemble {budget}; give both the same budget")
-    if quantize and not member.quantize:
-        raise UnsupportedError(f"{member.name} does not stay on the 8-bit grid; give it quantize=True as well")

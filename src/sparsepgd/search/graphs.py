@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.errors import first_line
 from sparsepgd.problem.engine import Meter, warn
-from sparsepgd.problem.rows import clone, tensors
+from sparsepgd.problem.rows import assign, clone, tensors
 
 T = TypeVar("T")
 N = TypeVar("N")  # the slots: a dataclass of tensors with one row an image
@@ -74,7 +74,10 @@ class Recorded:
             self.shapes, self.calls, self.graph = shapes, 0, None
         self.calls += 1
         if self.graph is None and self.possible and self.calls > WARM:
-            self._record(inputs)
+            self.inputs = [one.detach().clone() for one in inputs]
+            recorded = record(lambda: self.function(*self.inputs))
+            self.possible = recorded is not None
+            self.graph, self.output = recorded or (None, None)
         if self.graph is None:
             return self.function(*inputs)
         for into, of in zip(self.inputs, inputs, strict=True):
@@ -82,14 +85,6 @@ class Recorded:
         self.graph.replay()
         assert self.output is not None
         return self.output.clone()
-
-    def _record(self, inputs: tuple[Tensor, ...]) -> None:
-        self.inputs = [one.detach().clone() for one in inputs]
-        recorded = record(lambda: self.function(*self.inputs))
-        if recorded is None:
-            self.possible = False
-        else:
-            self.graph, self.output = recorded
 
 
 @dataclass(eq=False)
@@ -119,7 +114,11 @@ class Stepper(Generic[N]):
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
             if not steps or not self._record(now):
                 return self._eager(now, steps)
-        return self._replay(now, steps)
+        assert self.static is not None
+        assign(self.static, now)
+        for _ in range(steps):
+            self.graph.replay()
+        return self.static
 
     def forget(self) -> None:
         """Give back the memory of what was recorded; the next recording is like the first."""
@@ -130,26 +129,12 @@ class Stepper(Generic[N]):
             now = self.step(now)
         return now
 
-    def _replay(self, now: N, steps: int) -> N:
-        assert self.static is not None
-        if now is not self.static:
-            for into, of in zip(tensors(self.static), tensors(now), strict=True):
-                into.copy_(of)
-        for _ in range(steps):
-            self.graph.replay()
-        return self.static
-
     def _record(self, now: N) -> bool:
         static = clone(now)
-        recorded = record(lambda: self._in_place(static), self.graph)
+        recorded = record(lambda: assign(static, self.step(static)), self.graph)
         if recorded is None:
             self.graphs = False
             return False
         self.static, self.graph, self.again = static, recorded[0], True
         self.meter.recorded += 1
         return True
-
-    def _in_place(self, static: N) -> None:
-        for into, of in zip(tensors(static), tensors(self.step(static)), strict=True):
-            if into is not of:
-                into.copy_(of)

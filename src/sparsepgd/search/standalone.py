@@ -61,9 +61,8 @@ class Queries:
 
     def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
         """What logits (N, classes) that are known already mean for the goal."""
-        y, label, goal = self.images.y[rows], self.images.label[rows], self.classifier.goal
-        loss = goal.loss(logits, label, self.classifier.loss)
-        return Evaluation(torch.where(logits.isfinite().all(1), loss, -torch.inf), goal.reached(logits, y, label), None)
+        oracle, label = self.classifier, self.images.label[rows]
+        return oracle.judged(logits, oracle.goal.loss(logits, label, oracle.loss), self.images.y[rows], label)
 
     def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them, 0 where they are not finite.

@@ -85,7 +85,7 @@ def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
     return torch.stack(pictures)
 
 
-def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Listing:
+def of_folder(path: Path, size: Size = None) -> Listing:
     """One sub-folder of pictures a class, in the order of their names."""
     from torchvision.datasets import ImageFolder
 
@@ -96,7 +96,7 @@ def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Lis
             f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures a class"
         ) from None
     paths, labels = zip(*found.samples, strict=True)
-    return of_files(paths, labels, found.classes, choose, size)
+    return of_files(paths, labels, found.classes, "balanced", size)
 
 
 def of_csv(path: Path) -> Listing:

@@ -20,8 +20,7 @@ from sparsepgd import atomic
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.problem.engine import Engine, Precision, metered
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.problem.result import Result
-from sparsepgd.problem.verify import verify
+from sparsepgd.problem.verify import Result, verify
 from sparsepgd.report.style import MUTED, colour, figure_style, new_figure, png
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search import registry
@@ -143,10 +142,7 @@ class Bench:
             us=us,
             ratio=us / bare[work] if work in bare else None,
             slots_used=useful / max(meter.slot_steps, 1),
-            steps=meter.steps,
-            looks=meter.looks,
-            denied=meter.denied,
-            recorded=meter.recorded,
+            **{name: getattr(meter, name) for name in ("steps", "looks", "denied", "recorded")},
             memory=memory,
         )
 
