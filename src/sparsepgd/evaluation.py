@@ -65,7 +65,6 @@ class Evaluation:
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
-        """What to know before the numbers are believed."""
         return self.record.warnings
 
     @property
@@ -155,7 +154,6 @@ def evaluate(
 
 
 def _attacker(attack: str | Attacker, budget: Budget | None, steps: int | None, queries: int | None) -> Attacker:
-    """By its name, with budget and length, or as it is."""
     if budget is not None:
         check_budget(budget)
     if isinstance(attack, str):

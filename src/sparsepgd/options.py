@@ -57,7 +57,6 @@ def pattern(words: str) -> Pattern:
 
 
 def _groups(file: str) -> Groups:
-    """A JSON file: a list of lists of indices."""
     try:
         return Groups(json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:

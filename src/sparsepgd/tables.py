@@ -74,7 +74,6 @@ def compared(lines: Sequence[Line], title: str, caption: str) -> Table:
 
 
 def bare_model(record: dict[str, Any]) -> Table:
-    """The model alone, from a record of `spgd bench`."""
     title = f"{record['model']} alone, {record['hardware']}, {record['threads']} threads"
     table = Table(title=title, title_justify="left")
     for column in ("work", "precision", "batch", "us an image"):
@@ -86,7 +85,6 @@ def bare_model(record: dict[str, Any]) -> Table:
 
 
 def timed_attacks(record: dict[str, Any]) -> Table:
-    """The attacks, ours and others', from a record of `spgd bench`."""
     caption = (
         f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
         f"{record['queries']} queries; us: an "
@@ -142,6 +140,5 @@ def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, name
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.strip().replace("|", r"\|") for cell in line) + " |" for line in lines)

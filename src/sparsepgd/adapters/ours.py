@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import View
@@ -64,9 +63,3 @@ def attacked(
 def unknown(target: Tensor) -> Tensor:
     """Labels (B,) for images of which only the target is known: some class that is not the target."""
     return (target == 0).to(target.dtype)
-
-
-def with_k(attack: Attacker, k: float) -> Attacker:
-    if int(k) != k:
-        raise UnsupportedError(f"k={k}; the number of pixels or groups that may change must be an integer")
-    return attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(k)))

@@ -44,7 +44,6 @@ TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
 
 
 def is_outside(name: str) -> bool:
-    """Whether a name is meant for another package."""
     return name.partition(":")[0] in PACKAGES
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
@@ -77,7 +76,6 @@ def accuracy_over_k(result: Steps, k_max: int) -> tuple[Tensor, Tensor]:
 
 
 def _columns(result: Steps, *names: str) -> list[Tensor]:
-    """Columns of a result or of a record, (B,) int64 each."""
     if isinstance(result, Result):
         return [getattr(result, name).long() for name in names]
     return [torch.tensor([getattr(row, name) for row in result.rows], dtype=torch.int64) for name in names]
@@ -159,7 +157,7 @@ def smallest_k(
         if result is not None:
             by = dict(zip(rows.tolist(), part.broken_by, strict=True))
             names = tuple(by.get(row) or one for row, one in enumerate(result.broken_by))
-            part = dataclasses.replace(merge(result, rows, part, won), broken_by=names)
+            part = replace(merge(result, rows, part, won), broken_by=names)
         result = part
     assert result is not None
     values = torch.tensor([*ladder, ladder[-1] + 1], device=y.device)
@@ -216,14 +214,14 @@ class Smallest(Attacker):
             index=call.index, batch_size=call.batch_size, engine=call.engine,
         ).result  # fmt: skip
         names = tuple(self.name if one else None for one in found.fooled.tolist())
-        return dataclasses.replace(found, broken_by=names)
+        return replace(found, broken_by=names)
 
 
 def _with_k(attack: Attacker, k: int) -> Attacker:
     """The attack with this k; a minimum-norm one without an early stop."""
-    changed = attack.with_budget(lambda budget: dataclasses.replace(budget, k=k))
+    changed = attack.with_budget(lambda budget: replace(budget, k=k))
     if isinstance(changed, Attack) and changed.minimum_norm:
-        changed = dataclasses.replace(changed, early_stop=False)
+        changed = replace(changed, early_stop=False)
     return changed
 
 
@@ -231,5 +229,5 @@ def _ladder(ks: int | Sequence[int], budget: Budget, shape: tuple[int, int, int]
     ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
     if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
         raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
-    dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
+    replace(budget, k=ladder[-1]).resolve(shape)
     return ladder

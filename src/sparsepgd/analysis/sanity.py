@@ -5,11 +5,10 @@ None of them stops a run: each gives at most one notice, which is printed under 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +20,8 @@ from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.search import SparseAnneal, SparsePGD, SparseRS
+from sparsepgd.search import SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack
 from sparsepgd.search.registry import black_box
 
 SAMPLE = 32  # images that the model is asked about
@@ -101,9 +99,9 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
 def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS:
     """The attack with as many passes of the model as SparseAnneal has in so many steps, at the pace of a short run."""
     if isinstance(member, SparseRS):
-        return dataclasses.replace(member, queries=2 * steps)
+        return replace(member, queries=2 * steps)
     # the random start of sPGD is tried too
-    return dataclasses.replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
+    return replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
 
 
 def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:

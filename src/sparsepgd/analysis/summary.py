@@ -9,14 +9,12 @@ from typing import Any, Protocol
 
 from sparsepgd.problem import Result
 
-Z95 = 1.959963984540054  # two-sided 95 %
-
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """Wilson's score interval for a proportion, at 95 %."""
     if n == 0:
         return 0.0, 1.0
-    z = Z95
+    z = 1.959963984540054  # two-sided 95 %
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -82,7 +81,7 @@ class L1APGD(Repeated, Relaxed[State]):
         g = seen.gradient.float()
         loss = seen.loss.to(state.loss_best.dtype)
         better = loss > state.loss_best
-        now = choose(better, dataclasses.replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
+        now = choose(better, replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
         radius, start, length = self._phase(threat, step)
         if step + 1 == start + length:  # the best one is the start in the next, smaller ball
             d = project_on_ball(now.d_best, images, self._phase(threat, step + 1)[0])
@@ -93,7 +92,7 @@ class L1APGD(Repeated, Relaxed[State]):
         u = _largest(g, now.count).sign()
         u = u / u.flatten(1).abs().sum(1).clamp(min=1e-10).view(-1, 1, 1, 1)
         d = project_on_ball(now.d + radius * now.size.view(-1, 1, 1, 1) * u, images, radius)
-        return dataclasses.replace(now, d=d)
+        return replace(now, d=d)
 
     def _check(self, now: State, g: Tensor) -> tuple[State, Tensor]:
         """Where d_best has become sparser by 5 %: whole steps, from it. Elsewhere smaller steps, from where it is."""
@@ -101,7 +100,7 @@ class L1APGD(Repeated, Relaxed[State]):
         sparser = l0 < 0.95 * now.l0
         size = torch.where(sparser, 1.0, (now.size / REDUCTION).clamp(min=SMALLEST))
         d = choose(sparser, now.d_best, now.d)
-        return dataclasses.replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
+        return replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
 
     def _phase(self, threat: Threat, step: int) -> tuple[float, int, int]:
         """The radius at a step, the first step that has it, and how many have it."""

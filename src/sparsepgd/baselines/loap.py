@@ -131,7 +131,6 @@ def mask(threat: Threat, q: Tensor) -> Tensor:
 
 
 def chosen(states: list[Placed], which: Tensor) -> Placed:
-    """For each image the state with its number, which (B,)."""
     image = torch.arange(len(which), device=which.device)
     P, q = torch.stack([one.P for one in states]), torch.stack([one.q for one in states])
     return Placed(P[which, image], q[which, image])

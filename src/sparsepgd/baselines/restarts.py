@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Self
@@ -49,7 +48,7 @@ class Repeated(Attack):
 
     def once(self) -> Self:
         """A single untargeted attempt."""
-        return dataclasses.replace(self, restarts=1, targets=0)
+        return replace(self, restarts=1, targets=0)
 
     def search(self, task: Task) -> SearchResult:
         if self.attempts == 1 or not len(task.waiting.x):
@@ -66,11 +65,11 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Search
         leads += likeliest_wrong(clean, waiting.y, targets).unbind(1)
 
     def attempt(number: int, rows: Tensor, report: Progress) -> SearchResult:
-        again = dataclasses.replace(task, noise=task.noise.again(number), progress=report)
+        again = replace(task, noise=task.noise.again(number), progress=report)
         part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
         said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
         loss = oracle.goal.loss(said, label, oracle.loss).to(waiting.clean_loss)
-        return dataclasses.replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
+        return replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
 
     def left(best: SearchResult) -> Tensor:
         return (~best.fooled | (not attack.early_stop)).nonzero()[:, 0]
@@ -88,7 +87,7 @@ def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:
     if lead is not None:
         goal = Targeted(lead[rows], accept="any")
         loss = goal.loss(clean[rows], lead[rows], oracle.loss).to(waiting.clean_loss)
-        waiting = dataclasses.replace(waiting, label=lead[rows], clean_loss=loss)
-        oracle = dataclasses.replace(oracle, goal=goal)
-    waiting = dataclasses.replace(waiting, row=torch.arange(len(rows), device=rows.device))
-    return dataclasses.replace(task, oracle=oracle, waiting=waiting)
+        waiting = replace(waiting, label=lead[rows], clean_loss=loss)
+        oracle = replace(oracle, goal=goal)
+    waiting = replace(waiting, row=torch.arange(len(rows), device=rows.device))
+    return replace(task, oracle=oracle, waiting=waiting)

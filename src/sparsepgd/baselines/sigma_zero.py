@@ -24,8 +24,6 @@ BETA_1, BETA_2 = 0.9, 0.999  # of Adam
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The perturbation, the moments of Adam and the threshold."""
-
     delta: Tensor  # (B, C, H, W)
     m: Tensor  # (B, C, H, W)
     v: Tensor  # (B, C, H, W)

@@ -122,7 +122,6 @@ def _searches(
 
 
 def _table(record: dict[str, Any], refused: Sequence[str]) -> Table:
-    """mAP in percent; of masks, too, where there are some."""
     side, lines, masked = record["size"], record["lines"], record["clean"]["masks"] is not None
     caption = (
         f"{counted(record['images'], 'images')} of {side}x{side}, seed {record['seed']}, {record['device']}; mAP in %"

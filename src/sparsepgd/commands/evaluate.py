@@ -13,7 +13,6 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
-from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
@@ -209,6 +208,6 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
         out.print("this run was finished before and only read; delete the folder to run it again")
 
 
-def _say(name: str, notices: Sequence[Notice]) -> None:
+def _say(name: str, notices: Sequence[sanity.Notice]) -> None:
     for notice in notices:
         out.print(f"warning: {name}: {notice.message}")

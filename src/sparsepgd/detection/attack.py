@@ -5,10 +5,9 @@ There is no success to stop at: every attack runs its full length, and the point
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -172,13 +171,13 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
         if content.dtype != torch.bool or content.shape != shape:
             raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
         allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
-        budget = dataclasses.replace(budget, allowed=allowed)
-    return dataclasses.replace(attack, early_stop=False, budget=budget)
+        budget = replace(budget, allowed=allowed)
+    return replace(attack, early_stop=False, budget=budget)
 
 
 def _at(device: torch.device, target: Any) -> Any:
     """A target where the model is; what holds no tensors stays as it is."""
-    if isinstance(target, Tensor) or dataclasses.is_dataclass(target):
+    if isinstance(target, Tensor) or is_dataclass(target):
         return each(lambda tensor: tensor.to(device), target)
     if isinstance(target, dict):
         return {name: _at(device, part) for name, part in target.items()}

@@ -3,7 +3,6 @@ on YOLOv8; pictures of both; and the mean IoU of label maps."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import time
 from collections.abc import Sequence
@@ -85,8 +84,6 @@ def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = I
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What a model finds in some images, and how good that is."""
-
     predictions: list[Prediction]
     boxes: Precision
     masks: Precision | None  # where both the model and the targets have masks
@@ -103,8 +100,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """One attack with one budget on all images."""
-
     attack: str
     budget: str
     evaluations: int  # points tried for an image

@@ -186,8 +186,6 @@ def _masks(coefficients: Tensor, prototypes: Tensor, boxes: Tensor, shape: torch
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What it takes to build the network again."""
-
     architecture: dict[str, Any]  # ultralytics' description of the layers
     weights: dict[str, Tensor]  # float32
     head: str  # class of the last layer: Detect, Segment, ...

@@ -43,7 +43,6 @@ METER: ContextVar[Meter | None] = ContextVar("METER", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Counts what the searches within do."""
     meter = Meter()
     before = METER.set(meter)
     try:
@@ -144,7 +143,6 @@ class Running:
             return self.call(x)
 
     def as_it_was(self) -> None:
-        """The kernels of the convolutions as they lay before."""
         for kernel, data in self.kernels:
             kernel.data = data
         self.kernels = []

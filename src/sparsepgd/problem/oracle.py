@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import RLock
 from typing import Any, Protocol, Self
@@ -111,7 +110,7 @@ class Oracle:
         return self.judged(logits.detach(), loss.detach(), y, label, g)
 
     def running(self, model: Model, scale: float) -> Self:
-        return dataclasses.replace(self, model=model, scale=scale)
+        return replace(self, model=model, scale=scale)
 
     def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
         return self.goal.reached(self.answers(x_adv, batch_size), y, label)
@@ -186,7 +185,6 @@ def check_logits(logits: Tensor) -> None:
 
 
 def _refused(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
-    """Why the model did not take the images."""
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:

@@ -17,7 +17,6 @@ def select(rows: D, pick: Tensor | slice) -> D:
 
 
 def join(*parts: D) -> D:
-    """The rows of all parts, one after the other."""
     return each(lambda *tensors: torch.cat(tensors), *parts)
 
 
@@ -27,7 +26,6 @@ def choose(which: Tensor, one: D, other: D) -> D:
 
 
 def clone(rows: D) -> D:
-    """The same rows in memory of their own."""
     return each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)
 
 

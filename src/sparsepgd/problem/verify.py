@@ -68,8 +68,6 @@ def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """How much was changed, one row an image."""
-
     within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, if asked for, the 8-bit grid
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, Omega_0
@@ -77,8 +75,6 @@ class Extent:
 
 @dataclass(frozen=True, eq=False)
 class Verdict(Extent):
-    """The same, and what the model says."""
-
     reached: Tensor  # (B,) bool: within, and the goal is reached
     prediction: Tensor  # (B,) int64
 
@@ -106,7 +102,6 @@ def verify(
     quantize: bool = False,
     batch_size: int = 64,
 ) -> Verdict:
-    """Judge ``x_adv`` (B, C, H, W) against ``x``."""
     extent = measure(budget, x, x_adv, quantize=quantize)
     logits = oracle.answers(x_adv, batch_size)
     reached = extent.within & oracle.goal.reached(logits, y, label)

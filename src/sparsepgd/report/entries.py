@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import length, singular
 from sparsepgd.errors import SourceError
 from sparsepgd.runs.chunks import decoded
@@ -53,7 +52,6 @@ class Entry:
 
     @property
     def over_k(self) -> bool:
-        """Whether the smallest k was searched for each image."""
         return self._settings.get("kind") == "Smallest"
 
     @property
@@ -79,7 +77,6 @@ class Entry:
 
     @property
     def structured(self) -> bool:
-        """Whether the groups are more than single points."""
         return bool(self._budget) and self._budget["pattern"]["kind"] not in ("Pixels", "Features")
 
     @property
@@ -137,7 +134,6 @@ def collect(folders: Sequence[str | Path]) -> list[Entry]:
 
 
 def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
-    """The runs in these folders themselves."""
     return {folder: load(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)}
 
 
@@ -172,7 +168,7 @@ def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
     return kinds.pop() if len(kinds) == 1 else ("input", "value")
 
 
-def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
+def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     """What to know before the numbers are believed: of each run, and of runs that are laid side by side."""
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
@@ -186,7 +182,7 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
         robust = {name: entry.record.robust_accuracy for name, entry in group.items()}
         found += [(letters, notice) for notice in sanity.compare(robust)]
     if len({entry.data_digest for entry in entries}) > 1:
-        found.append(("", Notice("other-images", "the runs are on different images: compare them with care")))
+        found.append(("", sanity.Notice("other-images", "the runs are on different images: compare them with care")))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,10 +36,6 @@ class Attempt(Strict):
     warnings: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[object, ...]:
-        return self.attack, self.settings, self.seed
-
-    @property
     def robust_accuracy(self) -> float:
         return self.standing.count("1") / max(len(self.standing), 1)
 
@@ -50,15 +47,13 @@ class Attempt(Strict):
 
 
 class Contender(Strict):
-    """A model under one budget."""
-
     version: Literal[1] = 1
     model: str
     model_sha256: str | None
     data: str
     data_sha256: str
     images: int
-    budget: Annotated[dict[str, Any], like(BudgetPart)]
+    budget: Annotated[dict[str, Any], like(lambda value: BudgetPart)]
     clean_accuracy: float = Field(ge=0, le=1)
     attempts: tuple[Attempt, ...]
 
@@ -107,7 +102,6 @@ class Contender(Strict):
 
 
 def from_run(record: Record) -> Contender:
-    """A record of the leaderboard with one attack."""
     written = dict(record.configuration["attack"])
     budget = written.pop("budget", None)
     if not isinstance(budget, dict) or written.get("kind") == "Smallest":
@@ -155,7 +149,8 @@ def joined(old: Contender, new: Contender) -> Contender:
                 f"{old.file} holds another {name.removesuffix('_sha256')} of the same name; rename one, or delete it"
             )
     fresh = new.attempts[0]
-    kept = [one for one in old.attempts if one.key != fresh.key]
+    key = attrgetter("attack", "settings", "seed")
+    kept = [one for one in old.attempts if key(one) != key(fresh)]
     attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
     return old.model_copy(update={"attempts": tuple(attempts)})
 

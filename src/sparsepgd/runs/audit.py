@@ -40,7 +40,6 @@ class Audit:
         return self.held == self.reported and not self.false
 
     def messages(self) -> Iterator[str]:
-        """A line for each kind of fault."""
         for name, rows in self.false.items():
             named = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
             yield f"{name} is not as recorded, {len(rows)} in all: rows {named}"

@@ -90,9 +90,9 @@ def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float 
     confidences, device = {}, working_device(task.model, x)
     with borrowed(task.model, device):
         oracle = Oracle(task.model, device=device)
-        for name, (images, said) in asked.items():
+        for name, (images, prediction) in asked.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
-            values = probability.gather(1, said[:, None])[:, 0].tolist()
+            values = probability.gather(1, prediction[:, None])[:, 0].tolist()
             confidences[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
     return confidences
 

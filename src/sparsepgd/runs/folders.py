@@ -44,7 +44,6 @@ def load(folder: str | Path) -> Record:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Folders of runs in here that are not finished."""
     runs = sorted(file.parent.parent for file in folder.rglob(f"{PARTIAL}/{HEAD}"))
     return [run for run in runs if not (run / RECORD).is_file()]
 
@@ -69,7 +68,6 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
 
 
 def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
-    """What does not fit the record, or each other."""
     for name in ("x_adv", "y"):
         if name not in tensors:
             return f"{name} is missing"
@@ -85,8 +83,6 @@ def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
 
 
 class Folder:
-    """What is in a run folder, and how it gets there."""
-
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.partial = self.path / PARTIAL

@@ -133,7 +133,6 @@ def hardware(device: torch.device) -> str:
 
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
-    """The budget that ``configuration`` wrote down, built again."""
     saved = attack.get("budget")
     if not isinstance(saved, dict):
         raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import FolderError, SourceError, SparsePGDError, UnsupportedError
@@ -209,8 +208,8 @@ def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
     other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
         return head
-    notice = Notice("mixed", f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks")
-    return head.model_copy(update={"warnings": (*head.warnings, notice)})
+    message = f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks"
+    return head.model_copy(update={"warnings": (*head.warnings, sanity.Notice("mixed", message))})
 
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
@@ -219,7 +218,7 @@ def _note_engine(record: Record, now: dict[str, str]) -> Record:
     if before == asked:
         return record
     message = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
-    return record.model_copy(update={"warnings": (*record.warnings, Notice("only-read", message))})
+    return record.model_copy(update={"warnings": (*record.warnings, sanity.Notice("only-read", message))})
 
 
 def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, int]]:

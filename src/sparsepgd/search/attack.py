@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from abc import abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -119,7 +118,7 @@ class Attack(Attacker):
         threat = self.budget.resolve((call.x.shape[1], call.x.shape[2], call.x.shape[3]), call.device)
         waiting = queue(threat, oracle, call.x, call.y, call.clean, call.index)
         rows = (~oracle.goal.reached(call.clean, call.y, waiting.label)).nonzero()[:, 0]
-        chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
+        chosen = replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
         engine = call.engine or Engine()
         claimed = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
         return self._verified(oracle, call, waiting.label, rows, claimed)
@@ -136,13 +135,7 @@ class Attack(Attacker):
 
     @of_any_shape
     def perturb_borrowed(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        noise: Noise,
-        goal: Goal | None = None,
-        index: Tensor | None = None,
+        self, model: Model, x: Tensor, y: Tensor, noise: Noise, goal: Goal | None = None, index: Tensor | None = None
     ) -> Tensor:
         """`perturb` with a model that is borrowed already, where the images are."""
         check_shape(x)
@@ -171,17 +164,17 @@ class Attack(Attacker):
             x_adv = torch.where(verdict.within[:, None, None, None], x_adv, x)
         fooled = verdict.reached & torch.zeros_like(verdict.reached).index_fill(0, rows, True)
         work = {name: torch.zeros_like(y).index_copy(0, rows, getattr(claimed, name)) for name in WORK}
-        said = call.clean.argmax(1)
+        clean_prediction = call.clean.argmax(1)
         return Result(
             x_adv=x_adv,
             fooled=fooled,
-            clean_correct=said == y,
+            clean_correct=clean_prediction == y,
             l0=verdict.l0 * verdict.within,
             groups=verdict.groups * verdict.within,
             **work,
             loss=claimed.loss.new_full((len(x),), math.nan).index_copy(0, rows, claimed.loss),
-            clean_prediction=said,
-            prediction=torch.where(verdict.within, verdict.prediction, said),
+            clean_prediction=clean_prediction,
+            prediction=torch.where(verdict.within, verdict.prediction, clean_prediction),
             broken_by=tuple(self.name if one else None for one in fooled.tolist()),
         )
 

@@ -5,10 +5,9 @@ Attacks, cascades of them and attacks of others are `Attacker`s. Whoever runs on
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -155,10 +154,10 @@ def _with_budget(part: Any, change: Callable[[Budget], Budget]) -> Any:
         return change(part)
     if isinstance(part, tuple):
         return tuple(_with_budget(one, change) for one in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
+    if not is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
         return part
-    names = [field.name for field in dataclasses.fields(part) if field.init]
-    return dataclasses.replace(part, **{name: _with_budget(getattr(part, name), change) for name in names})
+    names = [field.name for field in fields(part) if field.init]
+    return replace(part, **{name: _with_budget(getattr(part, name), change) for name in names})
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +180,7 @@ class Foreign(Attacker):
         return self.theirs(call.model, call.x, call.y, seed=call.seed, index=call.index, **given)
 
     def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
-        if hasattr(self.theirs, "budget") and not dataclasses.is_dataclass(self.theirs):
+        if hasattr(self.theirs, "budget") and not is_dataclass(self.theirs):
             raise UnsupportedError(f"{self.name} has a budget that cannot change; make it a dataclass with a budget")
         return super().with_budget(change)
 

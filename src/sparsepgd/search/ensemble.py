@@ -3,10 +3,9 @@ the cascade of the paper (sAA)."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, get_args
 
@@ -92,7 +91,7 @@ def merge(before: D, rows: Tensor, part: D, won: Tensor | None = None) -> D:
         if name not in FIXED:
             own = getattr(part, name).to(old)  # the part may be of another device
             new[name] = old.index_add(0, rows, own) if name in WORK else old.index_copy(0, rows[won], own[won])
-    return dataclasses.replace(before, **new)  # type: ignore[type-var]
+    return replace(before, **new)  # type: ignore[type-var]
 
 
 def survivors(result: Result) -> Tensor:
@@ -104,7 +103,7 @@ def verified(before: Result, rows: Tensor, part: Result, name: str) -> Result:
     """The outcome of an attack on survivors counts: it is a success, or fails as all before it did."""
     broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
     by = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
-    return dataclasses.replace(merge(before, rows, part), broken_by=by)
+    return replace(merge(before, rows, part), broken_by=by)
 
 
 @registered(name="saa+", compared=False, version="standard")
@@ -166,7 +165,7 @@ class SparseAutoAttack(Attacker):
             cascade = cls(budget, steps, 1, **settings)
             left = passes - 2 * (cascade.evaluations - cascade.queries)
             if left > 0:
-                return dataclasses.replace(cascade, queries=left)
+                return replace(cascade, queries=left)
         return cascade
 
     @property
@@ -179,7 +178,7 @@ class SparseAutoAttack(Attacker):
         standard = self.version == "standard"
         steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
         first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)
-        second = dataclasses.replace(first, gradient="projected")
+        second = replace(first, gradient="projected")
         members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)

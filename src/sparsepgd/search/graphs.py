@@ -112,9 +112,15 @@ class Stepper(Generic[N]):
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
-            if not steps or not self._record(now):
+            if not steps:
+                return now
+            static = clone(now)
+            recorded = record(lambda: assign(static, self.step(static)), self.graph)
+            if recorded is None:
+                self.graphs = False
                 return self._eager(now, steps)
-        assert self.static is not None
+            self.static, self.graph, self.again = static, recorded[0], True
+            self.meter.recorded += 1
         assign(self.static, now)
         for _ in range(steps):
             self.graph.replay()
@@ -128,13 +134,3 @@ class Stepper(Generic[N]):
         for _ in range(steps):
             now = self.step(now)
         return now
-
-    def _record(self, now: N) -> bool:
-        static = clone(now)
-        recorded = record(lambda: assign(static, self.step(static)), self.graph)
-        if recorded is None:
-            self.graphs = False
-            return False
-        self.static, self.graph, self.again = static, recorded[0], True
-        self.meter.recorded += 1
-        return True

@@ -48,7 +48,6 @@ class Waiting(Known):
     def of(
         cls, threat: Threat, x: Tensor, y: Tensor, *, clean_loss: Tensor, index: Tensor, label: Tensor | None = None
     ) -> Waiting:
-        """`label`: y, unless given."""
         allowed, usable = threat.masks(len(x), x.device) or (None, None)
         place = torch.arange(len(x), device=x.device)
         return cls(x, y, y if label is None else label, clean_loss, index, place, usable, allowed)
@@ -95,8 +94,6 @@ Keeps = Literal["first", "largest", "latest"]  # which of several successes: for
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best point of each image so far."""
-
     x_adv: Tensor  # (B, C, H, W)
     loss: Tensor  # (B,)
     fooled: Tensor  # (B,) bool, as the search sees it

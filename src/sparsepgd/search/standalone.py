@@ -72,11 +72,11 @@ class Queries:
 
         def part(place: slice) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                point, said = self.classifier.traced(x[place])
-                functions = values(said, place).unbind(1)
+                point, logits = self.classifier.traced(x[place])
+                functions = values(logits, place).unbind(1)
                 last = len(functions) - 1
                 each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(functions)]
-            return said.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
+            return logits.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
 
         logits, slopes = (torch.cat(parts) for parts in zip(*self._in_parts(part, len(x)), strict=True))
         self._count(rows, 1, slopes.shape[1])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -74,7 +73,7 @@ class Stepwise(Attack, Generic[S]):
         engine = task.engine.decided(task.oracle.model, x, device)
         if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
             return engine
-        bf16 = dataclasses.replace(engine, precision="bf16")
+        bf16 = replace(engine, precision="bf16")
         return engine if self._usable(engine, task) >= ENOUGH * self._usable(bf16, task) else bf16
 
     def _usable(self, engine: Engine, task: Task) -> int:
@@ -82,7 +81,7 @@ class Stepwise(Attack, Generic[S]):
         losses that are finite and, of these images, entries of the gradient that are not 0; both in one count."""
         oracle, device = task.oracle, task.threat.kernel.device
         x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
-        with dataclasses.replace(engine, compile=False).running(oracle.model, device) as model:
+        with replace(engine, compile=False).running(oracle.model, device) as model:
             ask = partial(oracle.running(model, engine.scale).evaluate, gradient=self.needs_gradient)
             parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
         seen = join(*parts)

@@ -7,9 +7,8 @@ waits any more the batch is cut to size, but only where that pays: on a device a
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -102,7 +101,7 @@ class Table(Generic[S]):
         self.on_device = waits_for_host(self.threat.kernel.device)
         self.entries = math.prod(self.threat.shape)  # of an image
         self.best = no_success(self.waiting, self.search.evaluations)
-        self.fooled = 0  # of those found
+        self.fooled = 0  # of those in `best`
         self.largest = min(self.slots, len(self.waiting.x))
         self.parked: list[Slots[S]] = []  # to go on later: denied successes, and those for whom there was no memory
         self.leaving: list[Slots[S]] = []  # finished, or successful as the search sees it; to be confirmed together
@@ -190,7 +189,7 @@ class Table(Generic[S]):
         return real
 
     def _record(self, row: Tensor, best: Best) -> None:
-        """What was found for some images, unless a success is known for an image and this is none."""
+        """The outcome of some images, unless a success is known for an image and this is none."""
         row = row.to(self.best.step.device)
         news = best.fooled.to(row.device) | ~self.best.fooled[row]
         self.fooled += int((best.fooled.to(row.device) & ~self.best.fooled[row]).sum())
@@ -211,8 +210,8 @@ class Table(Generic[S]):
         sure = real.nonzero()[:, 0]
         self._record(now.images.row[sure], select(now.best, sure))
         step = torch.where(denied, self.search.evaluations, now.best.step)
-        best = dataclasses.replace(now.best, fooled=now.best.fooled & ~denied, step=step)
-        return dataclasses.replace(now, state=self.search.judged(now.state, real, denied), best=best)
+        best = replace(now.best, fooled=now.best.fooled & ~denied, step=step)
+        return replace(now, state=self.search.judged(now.state, real, denied), best=best)
 
     def evaluations_left(self) -> int:
         """At most, for all who are at work or wait."""
@@ -262,6 +261,6 @@ class Table(Generic[S]):
             return live
         taken = select(live, slice(0, self.count))
         empty = select(live, torch.zeros(size - self.count, dtype=torch.int64, device=live.step.device))
-        images = dataclasses.replace(empty.images, row=torch.full_like(empty.images.row, -1))
+        images = replace(empty.images, row=torch.full_like(empty.images.row, -1))
         over = torch.full_like(empty.step, self.search.evaluations)
-        return join(taken, dataclasses.replace(empty, images=images, step=over))
+        return join(taken, replace(empty, images=images, step=over))

@@ -136,7 +136,6 @@ def check_exported(path: Path, trust: bool) -> None:
 
 
 def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
-    """Whether torch would unpickle this member."""
     file = name.rpartition("/")[2]
     if file.startswith(("custom_obj_", "opaque_obj_")):
         return True

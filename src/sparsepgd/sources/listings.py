@@ -26,8 +26,6 @@ _LINE = "lines of a picture file and a class number"
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The images of a source in their order."""
-
     labels: Sequence[int]
     read: Callable[[list[int], Size], Tensor]  # some of them, by their indices, cut and resized: (n, C, H, W)
     class_names: tuple[str, ...] = ()
@@ -68,7 +66,6 @@ def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = (), split: boo
 def of_files(
     paths: Sequence[str], labels: Sequence[int], class_names: Sequence[str], choose: Choice, size: Size = None
 ) -> Listing:
-    """Picture files, read when they are chosen."""
 
     def read(rows: list[int], size: Size) -> Tensor:
         return stacked([load_image(paths[row], size)[0][0] for row in rows], [paths[row] for row in rows])

@@ -19,7 +19,6 @@ from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
 from sparsepgd.sources import factories, files
 from sparsepgd.sources.data import class_name
-from sparsepgd.sources.files import Exported, Onnx
 from sparsepgd.sources.pictures import Framing, Size, framing
 from sparsepgd.zoo import checkpoints
 from sparsepgd.zoo.normalise import Normalisation, Normalised, parse
@@ -48,7 +47,7 @@ class Source:
     def grey(self) -> bool:
         """Whether it takes images of one channel, as far as its first convolution or its file says."""
         first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
-        shape = self.model.shape if isinstance(self.model, Exported | Onnx) else ()
+        shape = self.model.shape if isinstance(self.model, files.Exported | files.Onnx) else ()
         return (shape[1] if len(shape) == 4 else first) == 1
 
     @property
@@ -219,7 +218,7 @@ def _from_robustbench(name: str) -> Source:
 def _from_archive(path: Path, trust: bool) -> Source:
     """A model in one file: an exported program, an ONNX file, or a pickled module."""
     if path.suffix in (".pt2", ".onnx"):
-        runtime: Exported | Onnx = Exported(path, trust) if path.suffix == ".pt2" else Onnx(path)
+        runtime: Any = files.Exported(path, trust) if path.suffix == ".pt2" else files.Onnx(path)
         side = runtime.shape[-1] if len(runtime.shape) == 4 and runtime.shape[-1] == runtime.shape[-2] else None
         return Source(path.stem, runtime, size=side, black_box=path.suffix == ".onnx")
     if not path.is_file():

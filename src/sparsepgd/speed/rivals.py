@@ -6,7 +6,6 @@ decided by our verifier's forward pass, for all alike.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import types

@@ -140,11 +140,6 @@ class Threat:
         return math.prod(self.grid) if masks is None or not len(masks[1]) else int(masks[1].flatten(1).sum(1).min())
 
     @property
-    def incidence(self) -> tuple[Tensor, ...]:
-        """What tells one pattern from another: the kernel (kh, kw), or the table of index sets."""
-        return (self.kernel[0, 0],) if self.tables is None else (self.tables.members,)
-
-    @property
     def lanes(self) -> int:
         """In how many channels a cell of a group changes: all of them, or 1 where entries count alone."""
         pattern = self.budget.pattern

@@ -272,7 +272,6 @@ class _RunFolder:
                 self.record(finished=True, weights=digest)
 
     def checkpoint(self) -> None:
-        """After an epoch."""
         state = self.run.state
         if not self.run.team.first:
             return

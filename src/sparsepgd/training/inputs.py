@@ -34,8 +34,6 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class Datasets:
-    """Images to train on, and to test on."""
-
     name: str
     train: Any
     test: Data | None = None

@@ -50,19 +50,16 @@ class Watch:
         for first in range(self.team.rank * self.size, len(numbers), self.size * self.team.world):
             rows = (torch.arange(first, first + self.size, device=device)) % len(numbers)  # the last ones: once more
             new = torch.arange(first, first + self.size, device=device) < len(numbers)
-            right += self._right(model, as_float(self.images.x[rows]), self.images.y[rows], new)
-        clean, robust = (self.team.sum(right) / len(numbers)).tolist()
-        return {"clean": clean, "robust": robust} if self.attacks else {"clean": clean}
-
-    def _right(self, model: nn.Module, x: Tensor, y: Tensor, new: Tensor) -> Tensor:
-        with borrowed(model, x.device), torch.no_grad():
-            clean = (model(x).argmax(1) == y) & new
-        robust = clean
-        for attack in self.attacks:
-            x_adv = attack.perturb(model, x, y)
-            with borrowed(model, x.device), torch.no_grad():
-                robust = robust & (model(x_adv).argmax(1) == y)
-        return torch.stack([clean.sum(), robust.sum()]).float()
+            x, y = as_float(self.images.x[rows]), self.images.y[rows]
+            with borrowed(model, device), torch.no_grad():
+                clean = robust = (model(x).argmax(1) == y) & new
+            for attack in self.attacks:
+                x_adv = attack.perturb(model, x, y)
+                with borrowed(model, device), torch.no_grad():
+                    robust = robust & (model(x_adv).argmax(1) == y)
+            right += torch.stack([clean.sum(), robust.sum()]).float()
+        accuracies = dict(zip(("clean", "robust"), (self.team.sum(right) / len(numbers)).tolist(), strict=True))
+        return accuracies if self.attacks else {"clean": accuracies["clean"]}
 
 
 def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:

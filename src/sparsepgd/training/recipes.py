@@ -43,7 +43,6 @@ STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The values of a recipe, each known by name."""
     path = Path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -67,12 +67,12 @@ def method(name: str) -> Method:
         raise UnsupportedError(
             f"method {name!r}; use one of {', '.join(METHODS)}, and for soft targets and noise add +s, +n or +sn"
         )
-    found = METHODS[base]
+    known = METHODS[base]
     if not more:
-        return found
-    about = f"{found.about}, with {' & '.join(more.upper())}"
-    defaults = {**found.defaults, "lam": 6.0} if found.trades else found.defaults  # as the work that brought S and N
-    return replace(found, name=f"{base}+{more}", about=about, defaults=defaults, **ADDITIONS[more])
+        return known
+    about = f"{known.about}, with {' & '.join(more.upper())}"
+    defaults = {**known.defaults, "lam": 6.0} if known.trades else known.defaults  # as the work that brought S and N
+    return replace(known, name=f"{base}+{more}", about=about, defaults=defaults, **ADDITIONS[more])
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,7 @@ class Settings:
     # the rest
     seed: int = 0
     augment: Augment | None = None  # None: crop+flip for colour images of at least 24 pixels, none for others
-    held_out: int | None = field(
-        default=None, metadata=ZERO
-    )  # images to watch the training by; None: 5 %, at most 1000
+    held_out: int | None = field(default=None, metadata=ZERO)  # images to watch by; None: 5 %, at most 1000
     watch_steps: int = field(default=20, metadata=ZERO)  # of sPGD on them, with either gradient; 0: only clean accuracy
     watch_every: int = field(default=1, metadata=ONE)  # epochs
     bf16: bool | None = None  # None: on a GPU
@@ -124,19 +122,19 @@ class Settings:
     loader_workers: int = field(default=0, metadata=ZERO)
 
     def __post_init__(self) -> None:
-        found = self.kind
+        kind = self.kind
         if self.nesterov and not self.momentum:
             raise UnsupportedError("nesterov=True with momentum=0; use a momentum larger than 0, or nesterov=False")
-        if self.radius is None and found.adversary in ("linf", "l2", "l1"):
+        if self.radius is None and kind.adversary in ("linf", "l2", "l1"):
             raise UnsupportedError(f"radius=None with {self.method!r}; expected a number larger than 0")
-        if self.mode == "F" and not (found.trades and found.adversary == "spgd"):
+        if self.mode == "F" and not (kind.trades and kind.adversary == "spgd"):
             raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
-        if found.adversary == "loap" and not self.budget.pattern.structured:
+        if kind.adversary == "loap" and not self.budget.pattern.structured:
             raise UnsupportedError(
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        if (self.mixed or self.keep) and found.adversary != "anneal":
+        if (self.mixed or self.keep) and kind.adversary != "anneal":
             name = "mixed" if self.mixed else "keep"
             raise UnsupportedError(f"{name} with {self.method!r}; only anneal-at and anneal-trades have it")
         if not all(side >= 1 for side in self.multi_size):

@@ -34,8 +34,6 @@ WEAKEST = 0.1  # of eps
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """Which points differ from the clean image, and by how much."""
-
     mask: Tensor  # (B, *grid) bool, at most k an image
     value: Tensor  # (B, C, H, W), 0 outside the mask
 
@@ -68,28 +66,21 @@ class ClusterRS(RandomSearch[Change]):
         mask = torch.zeros(len(images.x), *threat.grid, dtype=torch.bool, device=images.x.device)
         clean = Change(mask, torch.zeros_like(images.x, dtype=torch.float32))
         nothing = torch.zeros_like(images.y, dtype=torch.bool)
-        return State(clean, images.clean_loss, nothing, self._scattered(clean, images, noise))
+        # the first change is that of Sparse-RS: k points anywhere, each at a corner of its box
+        place, colour = draw_parts(noise, images, 0, mask[0].numel(), clean.value[0].numel())
+        groups, _ = free_groups(place, None, images, self.budget.k)
+        mask = mask.flatten(1).scatter(1, groups, True).view_as(mask)
+        value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
+        return State(clean, images.clean_loss, nothing, Change(mask, torch.where(mask, value.float(), 0.0)))
 
     def propose(self, threat: Threat, images: Images, state: State[Change]) -> Tensor:
         return images.render(state.tried.value, state.tried.mask, self.quantize)
 
-    def _side(self, it: Tensor) -> Tensor:
-        """(B,), of the square that iteration it changes."""
-        left = 1 - it / max(self.coarse * self.queries, 1e-9)
-        return (self.largest * left).ceil().clamp(min=1)
-
-    def _scattered(self, clean: Change, images: Images, noise: Noise) -> Change:
-        """The first change, as in Sparse-RS: k points anywhere, each at a corner of its box."""
-        place, colour = draw_parts(noise, images, 0, clean.mask[0].numel(), clean.value[0].numel())
-        groups, _ = free_groups(place, None, images, self.budget.k)
-        mask = clean.mask.flatten(1).scatter(1, groups, True).view_as(clean.mask)
-        value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
-        return Change(mask, torch.where(mask, value.float(), 0.0))
-
     def change(self, threat: Threat, images: Images, kept: Change, it: Tensor, noise: Noise) -> Change:
         points, channels = kept.mask[0].numel(), images.x.shape[1]
         place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 4)
-        side = self._side(it)
+        left = 1 - it / max(self.coarse * self.queries, 1e-9)
+        side = (self.largest * left).ceil().clamp(min=1)  # of the square that changes
         fine = (side == 1) & (it >= self.coarse / 2 * self.queries)
         tune = (coin[:, 0] < TUNE) & fine & kept.mask.flatten(1).any(1)
         old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
@@ -153,7 +144,6 @@ def _at(values: Tensor, place: Tensor) -> Tensor:
 
 
 def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Channel, row and column of points of the flat grid."""
     height, width = grid.shape[2:]
     return place // (height * width), place // width % height, place % width
 

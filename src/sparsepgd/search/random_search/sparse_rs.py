@@ -111,7 +111,6 @@ class SparseRS(RandomSearch[Candidate]):
         return self.moves_of(threat).after(kept, images, it.clamp(max=self.queries - 1), noise)
 
     def moves_of(self, threat: Threat) -> Moves:
-        """With their tables, which are made once."""
         assert self.p_init is not None
         schedule = Schedule(self.queries, self.p_init, self.constant_schedule, self.rescale, self.location_period)
         if isinstance(self.budget.pattern, Groups):
