@@ -25,7 +25,7 @@ from sparsepgd.analysis.curves import accuracy_over_queries
 from sparsepgd.tables import markdown
 from sparsepgd.training import annealing
 from sparsepgd.training.data import split
-from sparsepgd.training.settings import settings
+from sparsepgd.training.settings import make_settings
 from sparsepgd.zoo.networks import preact_resnet18
 
 MARKS = "<!-- ablation: written by benchmarks/training_ablation.py page, do not edit -->\n", "<!-- end of ablation -->"
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     with np.load(args.data) as file:
         x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).contiguous()
         y = torch.from_numpy(file["y_train"]).long()
-    rows = split(len(x), settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
+    rows = split(len(x), make_settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
     held = (x[rows].float() / 255).to(args.device), y[rows].to(args.device)
     record = (
         json.loads(args.out.read_text())

@@ -74,6 +74,12 @@ def test_imports_go_to_the_left_only() -> None:
     assert wrong == []
 
 
+def test_a_folder_has_about_a_dozen_modules() -> None:
+    folders = [SOURCE, *(folder for folder in SOURCE.rglob("*") if folder.is_dir())]
+    modules = {folder.name: [file for file in folder.glob("*.py") if file.name != "__init__.py"] for folder in folders}
+    assert {name: len(files) for name, files in modules.items() if len(files) > 13} == {}
+
+
 def test_the_model_is_called_in_one_place() -> None:
     """By the oracle; what it calls is the model as it is, or as the engine runs it."""
     calls = []

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from sparsepgd import options
-from sparsepgd.analysis.comparison import line
+from sparsepgd.analysis.summary import line
 from sparsepgd.cli import app
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware

@@ -140,7 +140,7 @@ def test_outside_torchrun_there_is_one_worker_and_no_group(monkeypatch: pytest.M
         assert not torch.distributed.is_initialized()
         assert (workers.first, workers.device) == (True, None)
         assert (workers.share(lambda: 7), workers.gather(8)) == (7, [8])
-        workers.barrier()
+        workers.gather(None)
 
 
 def test_the_environment_of_torchrun_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,9 @@ def test_chunks_that_went_to_a_folder_of_another_machine_are_missed(
 def test_workers_on_other_hardware_are_said_and_other_numbers_of_the_device_are_not(tmp_path: Path) -> None:
     head = runs.run(tmp_path, ATTACK, *problem())
     here = head.environment
-    assert runs._mixed(head, [here, {**here, "device": "cuda:1"}]) is head
-    (*_, notice) = runs._mixed(head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}]).warnings
+    assert runs._note_environment(head, [here, {**here, "device": "cuda:1"}]) is head
+    (*_, notice) = runs._note_environment(
+        head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}]
+    ).warnings
     assert notice.code == "mixed"
     assert notice.message.count("is other") == 1

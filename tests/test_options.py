@@ -101,7 +101,7 @@ def test_black_boxes_and_cascades_have_names_too() -> None:
 
 
 def test_folders_of_saa_and_of_saa_plus_have_names_of_their_own() -> None:
-    assert options.run_name("saa+", "patch:5", 1, ()).startswith("saa+-patch-5-k1-")
+    assert options.run_folder(("saa+", "patch:5", "k1"), ()).name.startswith("saa+-patch-5-k1-")
 
 
 def test_every_attack_has_one_name_and_older_ones_still_do() -> None:
@@ -114,13 +114,13 @@ def test_every_attack_has_one_name_and_older_ones_still_do() -> None:
 
 def test_several_attacks_are_named_with_commas() -> None:
     budget = sp.Budget(k=2)
-    both = options.attacks("spgd-projected, rs", budget, 7)
+    both = [options.attack(name, budget, 7) for name in options.named("spgd-projected, rs")]
     assert [attack.name for attack in both] == ["spgd-projected", "sparse-rs"]
     assert options.length(both[0]) == "7 steps"
     for empty in ("spgd,", ",", ""):
         with pytest.raises(UnsupportedError, match=f"attack '{empty}' has an empty name"):
-            options.attacks(empty, budget, 7)
+            options.named(empty)
     with pytest.raises(UnsupportedError, match=r"'spgd' and 'spgd-unprojected' in .* are the same attack"):
-        options.attacks("spgd,rs,spgd-unprojected", budget, 7)
+        options.named("spgd,rs,spgd-unprojected")
     with pytest.raises(UnsupportedError, match="attack 'rs' is named twice"):
-        options.attacks("rs,rs", budget, 7)
+        options.named("rs,rs")

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsepgd import tables
-from sparsepgd.analysis.comparison import Line
-from sparsepgd.analysis.summary import Summary
+from sparsepgd.analysis.summary import Line, Summary
 from sparsepgd.report import leaderboard
 
 ROW = Summary(1000, 0.828, 0.691, (0.6617, 0.7189), 20, 448, 1_000_000, 900_000, 179.0)

@@ -20,7 +20,12 @@ def write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync(path.parent)
+        if os.name == "posix":  # the new name itself outlives a power failure
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         remedy = "free some space" if full else "see to the folder and its permissions"
@@ -43,13 +48,3 @@ def check(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be written: {error.strerror}; choose another --out") from None
-
-
-def _sync(folder: Path) -> None:
-    """Make the new name itself outlive a power failure."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -32,15 +32,8 @@ app = typer.Typer(
     help=sparsepgd.__doc__,
     epilog=DEBUG,
 )
-app.command(epilog=DEBUG)(evaluate)
-app.command(epilog=DEBUG)(compare)
-app.command(epilog=DEBUG)(attack)
-app.command(epilog=DEBUG)(verify)
-app.command(epilog=DEBUG)(train)
-app.command(epilog=DEBUG)(detect)
-app.command(epilog=DEBUG)(report)
-app.command(epilog=DEBUG)(reproduce)
-app.command(epilog=DEBUG)(leaderboard)
+for function in (evaluate, compare, attack, verify, train, detect, report, reproduce, leaderboard):
+    app.command(epilog=DEBUG)(function)
 app.command("bench", epilog=DEBUG)(measure)
 app.command("zoo", epilog=DEBUG)(list_zoo)
 
@@ -62,9 +55,9 @@ def main() -> None:
         if error.filename is not None:
             name, reason = os.fsdecode(error.filename), error.strerror
             err.print(f"error: {name!r} cannot be used: {reason}; see to the path and its permissions", soft_wrap=True)
-            sys.exit(1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at the end
-        err.print(f"error: cannot print: {error.strerror}")
+        else:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at the end
+            err.print(f"error: cannot print: {error.strerror}")
         sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:

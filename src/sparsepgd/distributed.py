@@ -40,7 +40,6 @@ class Workers:
 
     @classmethod
     def here(cls) -> Workers:
-        """As the environment says that torchrun sets."""
         rank, world, local = (
             int(os.environ.get(*known)) for known in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
         )
@@ -74,10 +73,6 @@ class Workers:
                 dist.all_gather_object(box, mine)
         return box
 
-    def barrier(self) -> None:
-        """Wait for all."""
-        self.gather(None)
-
     @contextmanager
     def _together(self) -> Iterator[None]:
         try:
@@ -101,7 +96,7 @@ def joined() -> Iterator[Workers]:
         dist.init_process_group("gloo", store=store, rank=workers.rank, world_size=workers.world, timeout=PATIENCE)
     try:
         yield workers
-        workers.barrier()  # nobody leaves while another still reads
+        workers.gather(None)  # nobody leaves while another still reads
     finally:
         gc.collect()  # of what still holds the group: its threads must end before Python does, or they end in an abort
         dist.destroy_process_group()

@@ -27,6 +27,7 @@ from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.runs.chunks import decoded, result_of
 from sparsepgd.runs.folders import RECORD, load_adversarial
 from sparsepgd.runs.records import About, Record
+from sparsepgd.search.attack import check_budget
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
@@ -64,7 +65,6 @@ class Evaluation:
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
-        """What to know before the numbers are believed."""
         return self.record.warnings
 
     @property
@@ -139,7 +139,8 @@ def evaluate(
     Under torchrun all workers call this with the same arguments and share the images through `out`.
     """
     if logits is not None:
-        model = Extracted(model, logits) if isinstance(model, nn.Module) else _extracted(model, logits)
+        inner = model
+        model = Extracted(model, logits) if isinstance(model, nn.Module) else lambda x: logits(inner(x))
     attacker = _attacker(attack, budget, steps, queries)
     about = About(class_names=tuple(class_names), command=command)
     folder, kept = None if out is None else Path(out), list[Tensor]()
@@ -153,9 +154,8 @@ def evaluate(
 
 
 def _attacker(attack: str | Attacker, budget: Budget | None, steps: int | None, queries: int | None) -> Attacker:
-    """By its name, with budget and length, or as it is."""
-    if not isinstance(budget, Budget | None):
-        raise UnsupportedError(f"budget={budget!r}; expected a Budget, e.g. Budget(k=20)")
+    if budget is not None:
+        check_budget(budget)
     if isinstance(attack, str):
         steps, queries = STEPS if steps is None else steps, QUERIES if queries is None else queries
         return options.attack(attack, budget or Budget(k=20), steps, queries=queries)
@@ -166,7 +166,3 @@ def _attacker(attack: str | Attacker, budget: Budget | None, steps: int | None, 
     if budget is not None and identity.plain(budget) != identity.plain(own):
         raise UnsupportedError(f"budget={budget} beside an attack with budget={own}; leave one of them out")
     return attack
-
-
-def _extracted(model: Model, logits: Callable[[Any], Tensor]) -> Model:
-    return lambda x: logits(model(x))

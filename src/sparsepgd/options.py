@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 from sparsepgd.adapters import outside
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis import summary
 from sparsepgd.errors import PatternError, UnsupportedError
 from sparsepgd.problem.engine import Engine
 from sparsepgd.search import registry
@@ -56,7 +57,6 @@ def pattern(words: str) -> Pattern:
 
 
 def _groups(file: str) -> Groups:
-    """A JSON file: a list of lists of indices."""
     try:
         return Groups(json.loads(Path(file).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
@@ -64,14 +64,12 @@ def _groups(file: str) -> Groups:
 
 
 def choice(words: str | None) -> Choice | None:
-    """``first`` or ``balanced``."""
     if words not in (None, "first", "balanced"):
         raise UnsupportedError(f"choose {words!r}; use first or balanced")
     return words  # type: ignore[return-value]
 
 
 def eps(words: str) -> float:
-    """``8/255`` or ``0.03``."""
     try:
         return float(Fraction(words))
     except (OverflowError, ValueError, ZeroDivisionError):
@@ -136,11 +134,6 @@ def named(names: str) -> list[str]:
     return found
 
 
-def attacks(names: str, budget: Budget, steps: int, queries: int = 10_000) -> list[Attacker]:
-    """``spgd-projected,sparse-rs`` -> both."""
-    return [attack(name, budget, steps, queries=queries) for name in named(names)]
-
-
 def engine(precision: str | None, compiled: bool | None) -> Engine | None:
     """How the model is to be run; None if nothing is asked for."""
     if precision is None and compiled is None:
@@ -150,14 +143,11 @@ def engine(precision: str | None, compiled: bool | None) -> Engine | None:
 
 def length(search: Attacker) -> str:
     """``100 steps``, ``1,000 queries`` or both."""
-    counts = {unit: vars(search).get(unit) for unit in ("steps", "queries")}
-    words = ", ".join(counted(count, unit) for unit, count in counts.items() if count is not None)
-    if isinstance(search, outside.Outside):
-        return words or "its own length"
-    return words or f"{search.evaluations} queries"
+    own = "its own length" if isinstance(search, outside.Outside) else f"{search.evaluations} queries"
+    return summary.length(vars(search)) or own
 
 
-def run_name(attack: str, pattern: str, k: int, words: tuple[object, ...]) -> str:
-    """A folder's name for these words of the command line: the same words, the same folder."""
+def run_folder(parts: Sequence[object], words: object) -> Path:
+    """A folder for these words of the command line, named by parts of them: the same words, the same folder."""
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:8]
-    return re.sub(r"[^\w.,+-]+", "-", f"{attack}-{pattern}-k{k}-{digest}")
+    return Path("runs") / re.sub(r"[^\w.,+-]+", "-", "-".join(map(str, (*parts, digest))))

@@ -11,9 +11,8 @@ from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from sparsepgd.analysis.comparison import Line
 from sparsepgd.analysis.curves import accuracy_over_k
-from sparsepgd.analysis.summary import Summary, counted
+from sparsepgd.analysis.summary import Line, Summary, counted
 from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
@@ -24,7 +23,6 @@ def how(precision: str, compiled: bool) -> str:
 
 
 def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Table:
-    """One model a row."""
     table = _named(("model", "clean", "robust", "95 %", "changed", "steps", "time"), title, caption, min_width=12)
     for name, row in rows:
         table.add_row(
@@ -76,20 +74,17 @@ def compared(lines: Sequence[Line], title: str, caption: str) -> Table:
 
 
 def bare_model(record: dict[str, Any]) -> Table:
-    """The model alone, from a record of `spgd bench`."""
     title = f"{record['model']} alone, {record['hardware']}, {record['threads']} threads"
     table = Table(title=title, title_justify="left")
-    table.add_column("work", no_wrap=True)
-    table.add_column("precision", no_wrap=True)
-    table.add_column("batch", justify="right")
-    table.add_column("us an image", justify="right")
+    for column in ("work", "precision", "batch", "us an image"):
+        named = column in ("work", "precision")
+        table.add_column(column, justify="left" if named else "right", no_wrap=named)
     for row in record["bare"]:
         table.add_row(row["work"], how(row["precision"], row["compiled"]), str(row["batch"]), f"{row['us']:.1f}")
     return table
 
 
 def timed_attacks(record: dict[str, Any]) -> Table:
-    """The attacks, ours and others', from a record of `spgd bench`."""
     caption = (
         f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
         f"{record['queries']} queries; us: an "
@@ -134,14 +129,9 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
     return table
 
 
-def words(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str, caption: str = "", names: Sequence[int] = (0,)
-) -> Table:
+def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, names: Sequence[int] = (0,)) -> Table:
     """A narrow table of words that are there already; the columns `names`, the first alone, may take several lines."""
-    table = Table(
-        title=title, title_justify="left", caption=caption, caption_justify="left",
-        box=box.SIMPLE, pad_edge=False, padding=0,
-    )  # fmt: skip
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, padding=0)
     for i, column in enumerate(header):
         table.add_column(column, justify="right" if i else "left", no_wrap=i not in names, overflow="fold")
     for row in rows:
@@ -150,6 +140,5 @@ def words(
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.strip().replace("|", r"\|") for cell in line) + " |" for line in lines)

@@ -41,27 +41,26 @@ def checked(kind: type[T], values: Mapping[str, Any]) -> T:
     """The dataclass with these values, each of its field's type and within the limits (ge, gt, le) of its metadata;
     otherwise a ValueError. numpy's numbers are numbers."""
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    try:
-        from pydantic import ValidationError
-    except ModuleNotFoundError:
-        return kind(**values)
-    try:
-        return kind(**dict(model_of(kind).model_validate(values)))  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise ValueError(problem(error)) from None
+    return kind(**_validated(kind, values))
 
 
 def check_some(kind: type, values: Mapping[str, Any]) -> None:
     """Those of the values that are fields of the dataclass, each by itself; a ValueError says what is wrong."""
+    _validated(kind, {one.name: values[one.name] for one in fields(kind) if one.name in values}, missing=False)
+
+
+def _validated(kind: type, values: dict[str, Any], missing: bool = True) -> dict[str, Any]:
+    """`missing`: whether all fields must be there."""
     try:
         from pydantic import ValidationError
     except ModuleNotFoundError:
-        return
+        return values
     try:
-        model_of(kind).model_validate({one.name: values[one.name] for one in fields(kind) if one.name in values})
+        return dict(model_of(kind).model_validate(values))
     except ValidationError as error:
-        if wrong := problem(error, missing=False):
+        if wrong := problem(error, missing=missing):
             raise ValueError(wrong) from None
+        return values
 
 
 @cache
@@ -96,8 +95,8 @@ def problem(error: ValidationError, *, missing: bool = True) -> str:
         return f"{name and f'{name}: '}{limits['error']}"
     if kind == "json_invalid":
         return str(first["msg"])
-    words = LIMITS[kind].format(**limits) if kind in LIMITS else KINDS.get(kind.removesuffix("_type"))
+    rule = LIMITS[kind].format(**limits) if kind in LIMITS else KINDS.get(kind.removesuffix("_type"))
     came = repr(first["input"])
     return f"{name}={came if len(came) < 80 else f'{came[:77]}...'}; " + (
-        str(first["msg"]) if words is None else words if kind in LIMITS else f"expected {words}"
+        str(first["msg"]) if rule is None else rule if kind in LIMITS else f"expected {rule}"
     )

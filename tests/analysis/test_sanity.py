@@ -46,7 +46,7 @@ class OfTheBatch(nn.Module):
 def codes(model, x: Tensor | None = None) -> list[str]:
     x = images(20) if x is None else x
     y = torch.arange(len(x)) % 5
-    return [notice.code for notice in examine(model, x, y).notices]
+    return [notice.code for notice in examine(model, x, y)[1]]
 
 
 def once_flat(logits: Tensor) -> Tensor:
@@ -56,8 +56,7 @@ def once_flat(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", zoo.bundled_names())
 def test_sound_models_raise_no_notice(name: str) -> None:
     x, y = zoo.bundled_images(40)
-    found = examine(zoo.load(name), x, y)
-    assert (found.classes, found.notices) == (10, ())
+    assert examine(zoo.load(name), x, y) == (10, ())
     assert codes(SmallConvNet().eval()) == []
 
 
@@ -90,7 +89,7 @@ def test_a_model_that_fails_on_one_image_is_found() -> None:
             raise ValueError("Expected more than 1 value per channel")
         return x.flatten(1)[:, :5]
 
-    (notice,) = examine(picky, images(20), torch.zeros(20, dtype=torch.int64)).notices
+    (notice,) = examine(picky, images(20), torch.zeros(20, dtype=torch.int64))[1]
     assert notice.code == "batch"
     assert "cannot be asked about one image alone (Expected more than 1 value" in notice.message
 

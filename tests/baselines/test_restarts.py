@@ -14,7 +14,7 @@ import sparsepgd as sp
 from sparsepgd.baselines import PGD0
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.search.attack import Found, Task
+from sparsepgd.search.attack import SearchResult, Task
 from sparsepgd.search.noise import Noise, Stream
 from support.models import Dial, SmallConvNet, images, labelled
 
@@ -94,13 +94,13 @@ class Once(sp.Attack):
     name = "turning"
     evaluations = 1
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         attempt = [task.noise.again(-i).seed for i in range(len(self.tenths))].index(0)
         x, one = task.waiting.x.clone(), torch.ones_like(task.waiting.y)
         x[:, 0, 0, 0] = 0.1 * self.tenths[attempt]
-        return Found(x, task.waiting.clean_loss, one.bool(), one, one, one)
+        return SearchResult(x, task.waiting.clean_loss, one.bool(), one, one, one)
 
-    def swept(self, *args: Any) -> Tensor:
+    def perturb_batch(self, *args: Any) -> Tensor:
         raise AssertionError
 
 

@@ -230,12 +230,12 @@ def asked_for(words: list[str], spgd: Spgd, monkeypatch: pytest.MonkeyPatch) -> 
     """What a command line comes to, without a training."""
     seen: list[dict[str, Any]] = []
 
-    def folder(wanted: dict[str, Any]) -> None:
-        seen.append(wanted)
+    def folder(parts: Any, words: Any) -> None:
+        seen.append(dict(words))
         raise UnsupportedError("seen")
 
     with monkeypatch.context() as patch:
-        patch.setattr(command, "_folder", folder)
+        patch.setattr(command.options, "run_folder", folder)
         done = spgd(*words[1:])
     assert done.stderr == "error: seen\n"
     return seen[0]

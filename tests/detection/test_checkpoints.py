@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsepgd.detection.checkpoints import read_checkpoint
+from sparsepgd.detection.yolo import read_checkpoint
 from sparsepgd.errors import SourceError
 
 

@@ -24,7 +24,7 @@ from sparsepgd.errors import (
     UnsupportedError,
     VerificationWarning,
 )
-from sparsepgd.search.attack import Attack, Found, Task
+from sparsepgd.search.attack import Attack, SearchResult, Task
 from support.models import SmallConvNet, images
 from support.small_detectors import KINDS, SIZE, made, targets
 
@@ -160,9 +160,9 @@ def test_eight_bit_images_stay_on_their_grid() -> None:
 class Cheat(sp.SparsePGD):
     """Changes all pixels."""
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         zero = torch.zeros_like(task.waiting.y)
-        return Found(1 - task.waiting.x, zero.float(), zero.bool(), zero, zero, zero)
+        return SearchResult(1 - task.waiting.x, zero.float(), zero.bool(), zero, zero, zero)
 
 
 def test_an_attack_that_leaves_the_budget_is_found_out() -> None:

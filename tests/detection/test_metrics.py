@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.detection import Prediction, Target, TorchvisionDetector, mean_average_precision, mean_iou
-from sparsepgd.detection.metrics import BACKENDS, predictions_of
+from sparsepgd.detection.study import BACKENDS, predictions_of
 from sparsepgd.errors import InputError, MissingPackageError
 from support.models import images
 from support.small_detectors import SIZE, made, targets

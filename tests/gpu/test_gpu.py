@@ -18,7 +18,7 @@ from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.runs.runs import run
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.recorded import Recorded
+from sparsepgd.search.graphs import Recorded
 from sparsepgd.search.standalone import Standalone
 from support.models import SmallConvNet, images, labelled
 
@@ -166,11 +166,11 @@ def test_the_adversary_of_training_never_waits_and_can_be_recorded() -> None:
 
     model, x, y = on_gpu()
     attack = sp.SparsePGD(sp.Budget(k=3), 10, "projected")
-    recorded = Recorded(lambda x, y, seed: attack.in_borrowed(model, x, y, Noise(seed)))
+    recorded = Recorded(lambda x, y, seed: attack.perturb_borrowed(model, x, y, Noise(seed)))
     attack.perturb(model, x, y)
     with borrowed(model, x.device):
         for seed in range(6):
-            expected = attack.in_borrowed(model, x, y, Noise(seed))
+            expected = attack.perturb_borrowed(model, x, y, Noise(seed))
             on_device = torch.tensor(seed, device="cuda")
             torch.cuda.set_sync_debug_mode("error" if seed > 3 else "default")
             try:

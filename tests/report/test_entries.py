@@ -11,7 +11,7 @@ import pytest
 import sparsepgd as sp
 from sparsepgd.errors import SourceError
 from sparsepgd.report.entries import collect, describe_budget, notices
-from sparsepgd.report.page import _settings, _together
+from sparsepgd.report.page import _flat, _table, _together
 from support.reported_runs import make, make_ensemble, make_over_k, make_watermark, spgd
 
 
@@ -71,7 +71,7 @@ def test_groups_of_the_same_sizes_are_no_rivals_and_are_told_apart_on_the_page(t
     assert first.budget == second.budget == "k = 1 group (2 of 2 places)"
     assert first.contest != second.contest
     assert list(_together(entries)) == []
-    rows = {name: values for name, values, _ in _settings(entries)}
+    rows = {name: values for name, values, _ in _table([_flat(entry.record.configuration) for entry in entries])}
     one, other = rows["attack.budget.pattern.sets"]
     assert one != other
     assert one.startswith("2, sha256 ")

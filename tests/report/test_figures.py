@@ -12,7 +12,7 @@ from PIL import Image
 
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, collect
-from sparsepgd.report.figures import draw_all, write_figures
+from sparsepgd.report.page import draw_all, write_figures
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, figure_style, plain
 from sparsepgd.runs.records import About
 from support.reported_runs import (

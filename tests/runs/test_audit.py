@@ -74,7 +74,7 @@ def test_an_honest_run_is_sound_row_by_row(honest: Path) -> None:
     found = audit(honest, MODEL, batch_size=5)
     assert found.sound
     assert found.held == found.reported == sum(row.fooled for row in load(honest).rows)
-    assert found.words() == []
+    assert list(found.messages()) == []
 
 
 def test_successes_that_were_hidden_are_found(honest: Path, tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_successes_that_were_hidden_are_found(honest: Path, tmp_path: Path) -> N
     assert found.held == found.reported
     assert found.false == {"fooled": tuple(hidden)}
     assert not found.sound
-    assert found.words() == [f"fooled is not as recorded, {len(hidden)} in all: rows {', '.join(map(str, hidden))}"]
+    assert list(found.messages()) == [
+        f"fooled is not as recorded, {len(hidden)} in all: rows {', '.join(map(str, hidden))}"
+    ]
 
 
 def test_successes_that_were_invented_are_found(honest: Path, tmp_path: Path) -> None:

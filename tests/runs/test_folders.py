@@ -124,7 +124,7 @@ def test_leftovers_of_a_kill_are_cleaned_and_other_files_are_not(tmp_path: Path)
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with Folder(folder).held(), pytest.raises(UnsupportedError, match="another process works in"):
+    with Folder(folder).locked(), pytest.raises(UnsupportedError, match="another process works in"):
         start(folder)
     assert start(folder).finished
 

@@ -225,7 +225,7 @@ def test_steps_ask_nothing_of_the_device(pattern: sp.Pattern, early_stop: bool) 
         waiting = queue(threat, oracle, x, y, oracle.answers(x, 3), None)
         here = loop.Images.entering(waiting, threat, quantize=False)
         with NoLook():
-            best = loop.sweep(attack, oracle, threat, here, Noise(0))
+            best = loop.run_whole_batch(attack, oracle, threat, here, Noise(0))
     swept = attack.perturb(net, x, y)
     torch.testing.assert_close(best.x_adv, swept)
     torch.testing.assert_close(swept, attack(net, x, y).x_adv, rtol=0, atol=1e-4)

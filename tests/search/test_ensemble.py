@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd.errors import BudgetError, LabelError, ShapeError, UnsupportedError
-from sparsepgd.problem.result import untouched
-from sparsepgd.search.cascade import verified
+from sparsepgd.problem.verify import untouched
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets
+from sparsepgd.search.ensemble import SparseAutoAttack, TopTargets, verified
 from sparsepgd.search.random_search.sparse_rs import SparseRS
 from support.models import Counting, Linear, SmallConvNet, images, labelled
 

@@ -191,6 +191,6 @@ def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
         waiting = queue(threat, oracle, x, y, oracle.answers(x, 5), None)
         here = loop.Images.entering(waiting, threat, quantize=False)
         with NoLook():
-            loop.sweep(attack, oracle, threat, here, Noise(0))
+            loop.run_whole_batch(attack, oracle, threat, here, Noise(0))
     assert wants == {False}
     assert all(p.grad is None for p in net.parameters())

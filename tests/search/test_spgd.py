@@ -15,7 +15,7 @@ import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.attack import queue
-from sparsepgd.search.loop import Images, sweep
+from sparsepgd.search.loop import Images, run_whole_batch
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.spgd import default_pace
 from support import linear
@@ -307,5 +307,5 @@ def test_sweep_and_slots_agree() -> None:
     oracle = Oracle(model.eval(), sp.Untargeted())
     threat = attack.budget.resolve((3, 12, 12))
     rows = Images.entering(queue(threat, oracle, x, y, model(x).detach(), None), threat, quantize=False)
-    best = sweep(attack, oracle, threat, rows, Noise(0))
+    best = run_whole_batch(attack, oracle, threat, rows, Noise(0))
     torch.testing.assert_close(best.x_adv, attack(model, x, y, seed=0, batch_size=2).x_adv, rtol=0, atol=1e-9)

@@ -87,7 +87,7 @@ def test_the_rules_are_the_same_while_there_is_nothing_to_set_back_or_to_draw() 
 def test_the_rule_is_chosen_by_name_and_is_no_part_of_the_name_of_the_attack() -> None:
     default, paper = sp.SparsePGD(sp.Budget(k=3)), sp.SparsePGD(sp.Budget(k=3), redraw="paper")
     assert (default.redraw, default.name) == (None, paper.name)  # so that the record of an older run is the same
-    with pytest.raises(UnsupportedError, match="redraw='never'; use 'official' or 'paper'"):
+    with pytest.raises(UnsupportedError, match="redraw='never'; use one of 'official', 'paper'"):
         sp.SparsePGD(sp.Budget(k=3), redraw="never")  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from sparsepgd.problem.goals import Divergence
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed, keep_best
 from sparsepgd.threat import Threat
 from support.models import SmallConvNet, Tight, images, labelled
 
@@ -32,16 +32,16 @@ class Blackening(Standalone):
     def evaluations(self) -> int:
         return self.budget.k
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
         for count in range(1, self.budget.k + 1):
-            rows = self.going_on(claims)
+            rows = self.remaining(claims)
             if not len(rows):
                 break
             x = images.x[rows].flatten(2).clone()
             x[:, :, :count] = 0
             x = x.view_as(images.x[rows])
-            claims.offer(x, rows, ask.evaluate(x, rows))
+            claims.offer(x, rows, oracle.evaluate(x, rows))
         return claims.x_adv
 
 
@@ -53,10 +53,10 @@ def entered(count: int, budget: sp.Budget | None = None) -> tuple[Images, Threat
     return Images(x, number % 5, number % 5, torch.zeros(count), number, number, None, low, high), threat
 
 
-def asking(count: int, size: int, model: SmallConvNet) -> Questions:
+def asking(count: int, size: int, model: SmallConvNet) -> Queries:
     rows, _ = entered(count)
     zero = torch.zeros(count, dtype=torch.int64)
-    return Questions(Oracle(model.eval(), sp.Untargeted()), rows, size, zero, zero.clone())
+    return Queries(Oracle(model.eval(), sp.Untargeted()), rows, size, zero, zero.clone())
 
 
 def test_answers_do_not_depend_on_how_questions_are_split_and_are_counted_by_image() -> None:
@@ -80,23 +80,23 @@ def test_answers_do_not_depend_on_how_questions_are_split_and_are_counted_by_ima
 def test_slopes_are_the_gradients_of_each_function() -> None:
     model = SmallConvNet(dtype=torch.float64)
     x, rows = images(5, dtype=torch.float64), torch.tensor([3, 0, 1, 1, 2])
-    ask, wanted = asking(4, 2, model), torch.tensor([4, 3, 2, 1, 0])
-    logits, slopes = ask.slopes(x, rows, lambda said, place: said.gather(1, wanted[place][:, None]) * torch.ones(2))
+    oracle, wanted = asking(4, 2, model), torch.tensor([4, 3, 2, 1, 0])
+    logits, slopes = oracle.slopes(x, rows, lambda said, place: said.gather(1, wanted[place][:, None]) * torch.ones(2))
     point = x.clone().requires_grad_()
     said = model.eval()(point)
     (g,) = torch.autograd.grad(said.gather(1, wanted[:, None]).sum(), point)
     torch.testing.assert_close(slopes, torch.stack([g, g], 1))
     torch.testing.assert_close(logits, said.detach())
-    assert ask.forwards.tolist() == [1, 2, 1, 1]
-    assert ask.backwards.tolist() == [2, 4, 2, 2]
+    assert oracle.forwards.tolist() == [1, 2, 1, 1]
+    assert oracle.backwards.tolist() == [2, 4, 2, 2]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_slopes_that_are_not_finite_are_zero(bad: float) -> None:
-    ask, spoilt = asking(3, 2, SmallConvNet(dtype=torch.float64)), torch.tensor([1.0, bad, 1.0], dtype=torch.float64)
+    oracle, spoilt = asking(3, 2, SmallConvNet(dtype=torch.float64)), torch.tensor([1.0, bad, 1.0], dtype=torch.float64)
     x, rows = images(3, dtype=torch.float64), torch.arange(3)
     values = [lambda said, place: said[:, :2], lambda said, place: said[:, :2] * spoilt[place][:, None]]
-    (_, good), (_, found) = (ask.slopes(x, rows, value) for value in values)
+    (_, good), (_, found) = (oracle.slopes(x, rows, value) for value in values)
     assert bool(good[1].any())
     assert not bool(found[1].any())
     assert torch.equal(found[[0, 2]], good[[0, 2]])
@@ -105,22 +105,22 @@ def test_slopes_that_are_not_finite_are_zero(bad: float) -> None:
 @pytest.mark.parametrize("room", [1, 2, 5])
 def test_questions_that_do_not_fit_the_memory_are_asked_in_smaller_parts(room: int) -> None:
     model = Tight(room)
-    ask, plenty = (
-        Questions(Oracle(one.eval(), sp.Untargeted()), *rest)
+    oracle, plenty = (
+        Queries(Oracle(one.eval(), sp.Untargeted()), *rest)
         for one, rest in ((model, room_for(7)), (model.net, room_for(7)))
     )
     x, rows = images(7, dtype=torch.float64), torch.tensor([0, 2, 2, 1, 0, 2, 2])
-    few, all_ = ask.evaluate(x, rows, gradient=True), plenty.evaluate(x, rows, gradient=True)
+    few, all_ = oracle.evaluate(x, rows, gradient=True), plenty.evaluate(x, rows, gradient=True)
     torch.testing.assert_close(few.gradient, all_.gradient)
     torch.testing.assert_close(few.loss, all_.loss)
     refused = model.refused
     assert refused > 0
-    torch.testing.assert_close(ask.logits(x, rows), plenty.logits(x, rows))
-    slopes = [one.slopes(x, rows, lambda said, place: said[:, :3])[1] for one in (ask, plenty)]
+    torch.testing.assert_close(oracle.logits(x, rows), plenty.logits(x, rows))
+    slopes = [one.slopes(x, rows, lambda said, place: said[:, :3])[1] for one in (oracle, plenty)]
     torch.testing.assert_close(*slopes)
     assert model.refused == refused  # what fits is known from then on
-    assert ask.forwards.tolist() == plenty.forwards.tolist()
-    assert ask.backwards.tolist() == plenty.backwards.tolist()
+    assert oracle.forwards.tolist() == plenty.forwards.tolist()
+    assert oracle.backwards.tolist() == plenty.backwards.tolist()
 
 
 def room_for(size: int) -> tuple[Images, int, Tensor, Tensor]:
@@ -154,12 +154,12 @@ def test_an_attack_that_does_not_fit_the_memory_goes_on_with_the_same_result(att
 
 
 def test_questions_about_no_points_have_empty_answers() -> None:
-    ask, x, rows = asking(4, 3, SmallConvNet()), images(4)[:0], torch.zeros(0, dtype=torch.int64)
-    found = ask.evaluate(x, rows, gradient=True)
+    oracle, x, rows = asking(4, 3, SmallConvNet()), images(4)[:0], torch.zeros(0, dtype=torch.int64)
+    found = oracle.evaluate(x, rows, gradient=True)
     assert found.gradient is not None
     assert (len(found.loss), found.gradient.shape) == (0, (0, 3, 12, 12))
-    assert ask.logits(x, rows).shape == (0, 5)
-    assert ask.slopes(x, rows, lambda said, place: said[:, :2])[1].shape == (0, 2, 3, 12, 12)
+    assert oracle.logits(x, rows).shape == (0, 5)
+    assert oracle.slopes(x, rows, lambda said, place: said[:, :2])[1].shape == (0, 2, 3, 12, 12)
 
 
 def test_one_image_that_does_not_fit_is_an_error() -> None:
@@ -170,8 +170,8 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
 def test_a_batch_whose_own_tensors_do_not_fit_is_halved_and_begun_anew() -> None:
     @dataclass(frozen=True, eq=False)
     class Wide(Blackening):
-        def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
-            x_adv = super().attack_batch(ask, threat, images, noise)
+        def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
+            x_adv = super().attack_batch(oracle, threat, images, noise)
             if len(images.x) > 2:
                 raise torch.OutOfMemoryError("no room")
             return x_adv

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.search import table
-from sparsepgd.search.table import Pace, Table
+from sparsepgd.search.table import LookInterval, Table
 from support.models import SmallConvNet, Tight, images, labelled
 
 
@@ -120,19 +120,19 @@ def test_the_last_steps_do_not_run_past_the_end() -> None:
 
 
 def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> None:
-    pace = Pace(64)
+    interval = LookInterval(64)
     seen = []
     for _ in range(8):
-        pace.adapt(0, 100)
-        seen.append(pace.every)
+        interval.adapt(0, 100)
+        seen.append(interval.every)
     assert seen == [2, 4, 8, 16, 32, 64, 64, 64]
-    pace.adapt(50, 50)
-    assert pace.every == 32
-    pace.adapt(20, 80)  # as it should be
-    assert pace.every == 32
+    interval.adapt(50, 50)
+    assert interval.every == 32
+    interval.adapt(20, 80)  # as it should be
+    assert interval.every == 32
     for _ in range(9):
-        pace.adapt(50, 50)
-    assert pace.every == 1
+        interval.adapt(50, 50)
+    assert interval.every == 1
 
 
 @pytest.mark.parametrize("room", [1, 20])

@@ -14,7 +14,7 @@ from sparsepgd.problem.goals import Divergence
 from sparsepgd.threat import Patches
 from sparsepgd.training.adversaries import DensePGD, SparseAdversary, _into_l1, adversary, sparse_noise
 from sparsepgd.training.data import Batch
-from sparsepgd.training.settings import Settings, settings
+from sparsepgd.training.settings import Settings, make_settings
 from support.models import Linear, NoLook, SmallConvNet, images, labelled
 
 SHAPE = (3, 12, 12)
@@ -44,7 +44,7 @@ def sparse(wanted: Settings) -> SparseAdversary:
 )
 def test_the_training_adversary_has_several_times_the_groups_and_keeps_to_them(method: str, budget: sp.Budget) -> None:
     model = SmallConvNet()
-    wanted = settings(method, budget, {"multi_eps": 2, "steps": 4 if method == "sat" else 1})
+    wanted = make_settings(method, budget, {"multi_eps": 2, "steps": 4 if method == "sat" else 1})
     given = batch(model)
     x_adv = adversary(wanted, SHAPE)(model, given, 0)
     changed = (x_adv != given.x).any(1)
@@ -59,7 +59,7 @@ def test_the_training_adversary_has_several_times_the_groups_and_keeps_to_them(m
 def test_the_rivals_train_with_one_attempt_within_their_budget(method: str, pattern: sp.Pattern) -> None:
     model = SmallConvNet()
     given = batch(model)
-    wanted = settings(method, sp.Budget(k=1, pattern=pattern), {"multi_eps": 2, "steps": 5})
+    wanted = make_settings(method, sp.Budget(k=1, pattern=pattern), {"multi_eps": 2, "steps": 5})
     x_adv = adversary(wanted, SHAPE)(model, given, 0)
     changed = (x_adv != given.x).any(1).flatten(1).sum(1)
     assert 0 < changed.max() <= 2 * pattern.kernel(12, 12).numel()
@@ -69,9 +69,9 @@ def test_the_rivals_train_with_one_attempt_within_their_budget(method: str, patt
 
 
 def test_more_groups_than_there_are_become_all_of_them() -> None:
-    rows = settings("sat", sp.Budget(k=5, pattern=sp.Rows()), {"multi_eps": 6})
+    rows = make_settings("sat", sp.Budget(k=5, pattern=sp.Rows()), {"multi_eps": 6})
     assert sparse(rows).attack(0).budget.k == 12
-    sizes = settings("sat", sp.Budget(k=1, pattern=Patches(3)), {"multi_eps": 6, "multi_size": (3, 11)})
+    sizes = make_settings("sat", sp.Budget(k=1, pattern=Patches(3)), {"multi_eps": 6, "multi_size": (3, 11)})
     assert {(b.pattern, b.k) for b in sparse(sizes).budgets} == {(Patches(3), 6), (Patches(11), 4)}
 
 
@@ -80,7 +80,7 @@ def test_more_groups_than_touch_the_allowed_pixels_become_all_of_those(pattern: 
     allowed = torch.zeros(12, 12, dtype=torch.bool)
     allowed[0, :8] = True
     model = SmallConvNet()
-    wanted = settings("sat", sp.Budget(k=3, pattern=pattern, allowed=allowed), {"multi_eps": 6, "steps": 2})
+    wanted = make_settings("sat", sp.Budget(k=3, pattern=pattern, allowed=allowed), {"multi_eps": 6, "steps": 2})
     made, given = sparse(wanted), batch(model)
     assert made.attack(0).budget.k == 8
     changed = (made(model, given, 0) != given.x).any(1)
@@ -92,22 +92,23 @@ def test_more_groups_than_touch_the_allowed_pixels_become_all_of_those(pattern: 
     ("pattern", "pace"), [(sp.Pixels(), 0.25), (sp.Features(), 0.25), (sp.Rows(), 0.05), (Patches(3), 0.05)], ids=repr
 )
 def test_structured_patterns_are_trained_against_at_a_slower_pace(pattern: sp.Pattern, pace: float) -> None:
-    attack = sparse(settings("sat", sp.Budget(k=1, pattern=pattern), {})).attack(0)
+    attack = sparse(make_settings("sat", sp.Budget(k=1, pattern=pattern), {})).attack(0)
     assert (attack.alpha, attack.beta) == (pace, pace)
-    told = sparse(settings("sat", sp.Budget(k=1, pattern=pattern), {"alpha": 0.5, "beta": 0.75})).attack(0)
+    told = sparse(make_settings("sat", sp.Budget(k=1, pattern=pattern), {"alpha": 0.5, "beta": 0.75})).attack(0)
     assert (told.alpha, told.beta) == (0.5, 0.75)
 
 
 def test_the_backward_function_is_drawn_or_takes_turns() -> None:
-    turns, epochs = sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 17})), range(17)
-    found = [{turns.attack(iteration, epoch / 16).gradient for iteration in range(3)} for epoch in epochs]
-    assert found == [{("unprojected", "projected")[epoch // 5 % 2]} for epoch in epochs], "as in the paper: 5 epochs"
-    assert sparse(settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 1})).attack(0, 0.0)
-    assert sparse(settings("sat", sp.Budget(k=2), {})).attack(0).gradient == "random"  # a coin for each call
+    turns = sparse(make_settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 17}))
+    found = [{turns.attack(iteration, epoch / 16).gradient for iteration in range(3)} for epoch in range(17)]
+    expected = [{("unprojected", "projected")[epoch // 5 % 2]} for epoch in range(17)]
+    assert found == expected, "as in the paper: 5 epochs"
+    assert sparse(make_settings("sat", sp.Budget(k=2), {"gradient": "alternating", "epochs": 1})).attack(0, 0.0)
+    assert sparse(make_settings("sat", sp.Budget(k=2), {})).attack(0).gradient == "random"  # a coin for each call
 
 
 def test_patches_of_several_sizes_are_drawn_about_equally_often() -> None:
-    wanted = settings("sat", sp.Budget(k=1, pattern=Patches(5)), {"multi_size": (3, 5, 7)})
+    wanted = make_settings("sat", sp.Budget(k=1, pattern=Patches(5)), {"multi_size": (3, 5, 7)})
     drawn = Counter(sparse(wanted).attack(i).budget.pattern for i in range(300))
     assert set(drawn) == {Patches(3), Patches(5), Patches(7)}
     assert min(drawn.values()) > 70
@@ -121,7 +122,7 @@ def test_mode_f_moves_the_answer_also_where_cross_entropy_sees_nothing_to_gain()
     weight = -torch.arange(1.0, 10.0).view(1, 3, 3) / 10
     model, x = Linear(weight, -0.2), torch.zeros(4, 1, 3, 3)
     given = Batch(torch.arange(4), x, torch.zeros(4, dtype=torch.int64))
-    wanted = settings("strades", sp.Budget(k=2), {"multi_eps": 1, "early_stop": False, "steps": 60})
+    wanted = make_settings("strades", sp.Budget(k=2), {"multi_eps": 1, "early_stop": False, "steps": 60})
     assert torch.equal(adversary(wanted, (1, 3, 3))(model, given, 0), x)
     found = adversary(replace(wanted, mode="F"), (1, 3, 3))(model, given, 0)
     best = torch.tensor([[0.0, 0, 0], [0, 0, 0], [0, 1, 1]])
@@ -140,7 +141,9 @@ def test_divergence_is_the_kullback_leibler_divergence_from_the_clean_answer() -
 def test_the_adversary_never_looks_at_the_device(method: str) -> None:
     model = SmallConvNet()
     given = batch(model, 4)
-    wanted = settings(method, sp.Budget(k=2), {"steps": 1 if method == "fast-ls" else 3, "gradient": "alternating"})
+    wanted = make_settings(
+        method, sp.Budget(k=2), {"steps": 1 if method == "fast-ls" else 3, "gradient": "alternating"}
+    )
     attack = adversary(wanted, SHAPE)
     with NoLook():  # which refuses whatever waits for the device
         x_adv = attack(model, given, 0)

@@ -14,9 +14,9 @@ from sparsepgd.threat.norms import group_l0
 from sparsepgd.training.adversaries import adversary
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.data import Batch, augmented, border, window
-from sparsepgd.training.settings import settings
+from sparsepgd.training.loop import watch
+from sparsepgd.training.settings import make_settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import watch
 from support.models import SmallConvNet, images, labelled
 from support.quadrants import QUICK, network, quadrants
 
@@ -41,7 +41,7 @@ def batch(count: int = 24, **more: Any) -> tuple[SmallConvNet, Batch]:
 )
 def test_an_image_gets_one_to_several_times_the_groups_and_the_loss_rises(budget: sp.Budget, steps: int) -> None:
     model, given = batch()
-    x_adv = adversary(settings("anneal-at", budget, {"steps": steps}), SHAPE)(model, given, 0)
+    x_adv = adversary(make_settings("anneal-at", budget, {"steps": steps}), SHAPE)(model, given, 0)
     groups = group_l0(x_adv - given.x, budget.pattern)
     assert set(groups.tolist()) <= set(range(1, 3 * budget.k + 1))
     if not isinstance(budget.pattern, sp.Patches):  # those may lie on each other
@@ -54,12 +54,12 @@ def test_an_image_gets_one_to_several_times_the_groups_and_the_loss_rises(budget
 
 
 def test_more_steps_late_in_training() -> None:
-    made: Any = adversary(settings("anneal-at", sp.Budget(k=1), {"steps": 2, "steps_last": 6}), SHAPE)
+    made: Any = adversary(make_settings("anneal-at", sp.Budget(k=1), {"steps": 2, "steps_last": 6}), SHAPE)
     assert [made.steps(done) for done in (0.0, 0.25, 0.5, 1.0)] == [2, 3, 4, 6]
 
 
 def test_a_share_of_the_batches_is_attacked_by_spgd_with_the_groups_of_the_paper() -> None:
-    made: Any = adversary(settings("anneal-at", sp.Budget(k=2), {"mixed": 0.3}), SHAPE)
+    made: Any = adversary(make_settings("anneal-at", sp.Budget(k=2), {"mixed": 0.3}), SHAPE)
     attacks = [made.attack(i) for i in range(300)]
     spgd = [attack for attack in attacks if isinstance(attack, sp.SparsePGD)]
     assert 60 <= len(spgd) <= 120
@@ -73,7 +73,7 @@ def test_the_adversary_goes_on_from_what_was_kept() -> None:
     with torch.no_grad():  # nothing to climb: the change stays where it was
         for parameter in model.parameters():
             parameter.zero_()
-    x_adv = adversary(settings("anneal-at", sp.Budget(k=1), {"steps": 4}), SHAPE)(model, given, 0)
+    x_adv = adversary(make_settings("anneal-at", sp.Budget(k=1), {"steps": 4}), SHAPE)(model, given, 0)
     changed = (x_adv != given.x).any(1)
     assert set(map(tuple, changed.nonzero()[:, 1:].tolist())) == {(3, 4)}
     assert 12 <= int(changed.flatten(1).any(1).sum()) <= 23  # some begin again at the clean image
@@ -98,7 +98,7 @@ def test_kept_changes_move_with_the_augmentation(how: Any) -> None:
 
 def test_the_strong_attack_watches() -> None:
     data = quadrants()
-    wanted = settings("anneal-trades", sp.Budget(k=1), {**QUICK})
+    wanted = make_settings("anneal-trades", sp.Budget(k=1), {**QUICK})
     from sparsepgd.training.data import resident
 
     made = watch(wanted, resident(*data, torch.device("cpu")), 16, Team())
@@ -108,7 +108,7 @@ def test_the_strong_attack_watches() -> None:
 @pytest.mark.parametrize(("name", "value"), [("keep", True), ("mixed", 0.5)])
 def test_what_only_sparse_anneal_has_is_refused_elsewhere(name: str, value: Any) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} with 'sat'; only anneal-at and anneal-trades have it"):
-        settings("sat", sp.Budget(k=1), {name: value})
+        make_settings("sat", sp.Budget(k=1), {name: value})
 
 
 def test_changes_of_groups_that_overlap_are_not_kept() -> None:

@@ -19,8 +19,8 @@ from sparsepgd.training.data import (
     default_augment,
     images,
     resident,
-    shares,
     split,
+    worker_order,
 )
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.team import Team
@@ -28,29 +28,29 @@ from support.models import images as random_images
 from support.quadrants import quadrants
 
 CPU = torch.device("cpu")
-WANTED = Settings("sat", sp.Budget(k=2), batch=12)
+SETTINGS = Settings("sat", sp.Budget(k=2), batch=12)
 
 
 def test_workers_divide_every_batch_of_one_process_among_them() -> None:
     rows = torch.arange(100, 150)
-    alone = shares(rows, WANTED, 3, Team()).view(-1, 12)
-    parts = [shares(rows, WANTED, 3, Team(rank, 3)).view(-1, 4) for rank in range(3)]
+    alone = worker_order(rows, SETTINGS, 3, Team()).view(-1, 12)
+    parts = [worker_order(rows, SETTINGS, 3, Team(rank, 3)).view(-1, 4) for rank in range(3)]
     assert len(alone) == 4
     for batch, *shared in zip(alone, *parts, strict=True):
         assert set(batch.tolist()) == set(torch.cat(shared).tolist())
     assert len(set(alone.flatten().tolist())) == 48
-    assert not torch.equal(alone.flatten(), shares(rows, WANTED, 4, Team()))
+    assert not torch.equal(alone.flatten(), worker_order(rows, SETTINGS, 4, Team()))
     with pytest.raises(UnsupportedError, match="batch=12 for 5 workers"):
-        shares(rows, WANTED, 0, Team(0, 5))
+        worker_order(rows, SETTINGS, 0, Team(0, 5))
 
 
 def test_held_out_images_are_not_trained_on() -> None:
-    rows, held = split(100, WANTED)
+    rows, held = split(100, SETTINGS)
     assert (len(rows), len(held)) == (95, 5)
     assert sorted([*rows.tolist(), *held.tolist()]) == list(range(100))
-    assert len(split(100, replace(WANTED, held_out=0))[1]) == 0
+    assert len(split(100, replace(SETTINGS, held_out=0))[1]) == 0
     with pytest.raises(UnsupportedError, match="held_out=100 of 100 images"):
-        split(100, replace(WANTED, held_out=100))
+        split(100, replace(SETTINGS, held_out=100))
 
 
 def test_eight_bit_images_are_kept_as_bytes_and_others_as_they_are() -> None:
@@ -65,8 +65,8 @@ def test_eight_bit_images_are_kept_as_bytes_and_others_as_they_are() -> None:
 def test_a_stream_gives_the_batches_that_resident_images_give() -> None:
     x, y = quadrants(20)
     order = torch.randperm(20)
-    streamed = images(DataLoader(TensorDataset(x, y), 5), WANTED, CPU)
-    kept = images((x, y), WANTED, CPU)
+    streamed = images(DataLoader(TensorDataset(x, y), 5), SETTINGS, CPU)
+    kept = images((x, y), SETTINGS, CPU)
     assert isinstance(streamed, Streamed)
     assert isinstance(kept, Resident)
     assert (len(streamed), streamed.shape) == (len(kept), kept.shape) == (20, (1, 8, 8))
@@ -81,7 +81,7 @@ def test_a_stream_gives_the_batches_that_resident_images_give() -> None:
 
 @pytest.mark.parametrize("kind", [Resident, Streamed])
 def test_a_dataset_is_read_once_if_it_fits_or_is_streamed_if_asked_for(kind: type[Any]) -> None:
-    wanted = replace(WANTED, resident=None if kind is Resident else False)
+    wanted = replace(SETTINGS, resident=None if kind is Resident else False)
     assert isinstance(images(TensorDataset(*quadrants(4)), wanted, CPU), kind)
     assert isinstance(images(quadrants(4), wanted, CPU), kind)
 
@@ -92,7 +92,7 @@ def test_a_stream_without_numbers_is_refused() -> None:
             return iter(())
 
     with pytest.raises(SourceError, match="give a map-style Dataset"):
-        images(DataLoader(Endless()), WANTED, CPU)
+        images(DataLoader(Endless()), SETTINGS, CPU)
 
 
 def test_photographs_are_augmented_and_digits_are_not() -> None:

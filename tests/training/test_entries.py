@@ -15,7 +15,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training.api import Trained
 from sparsepgd.training.entries import Figures, add_robust, measure, round_to_half, zoo_entry
-from sparsepgd.training.settings import settings
+from sparsepgd.training.settings import make_settings
 from sparsepgd.training.state import write_weights
 from support.quadrants import network, quadrants, same_weights
 
@@ -63,7 +63,7 @@ def test_the_figures_are_those_of_the_attacks() -> None:
 def trained() -> Trained:
     torch.manual_seed(0)
     model = zoo.digits_resnet(num_classes=4).eval()
-    return Trained(model, settings("sat", sp.Budget(k=3), {"epochs": 1}), {"loss": [1.0]}, (), 1.0)
+    return Trained(model, make_settings("sat", sp.Budget(k=3), {"epochs": 1}), {"loss": [1.0]}, (), 1.0)
 
 
 def written(trained: Trained, folder: Path, half: bool = True) -> zoo.Card:

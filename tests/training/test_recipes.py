@@ -15,7 +15,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import paper_data
 from sparsepgd.threat import Budget
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
-from sparsepgd.training.settings import settings
+from sparsepgd.training.settings import make_settings
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FILES, QUICK = sorted(RECIPES.glob("*.toml")), sorted(RECIPES.glob("quick/*.toml"))
@@ -33,7 +33,7 @@ def test_a_recipe_makes_settings(file: Path) -> None:
     assert {"method", "data", "model", "k"} <= values.keys()
     assert values["data"] == file.stem.split("-")[0]
     budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
-    made = settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
+    made = make_settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
     assert made.epochs == values["epochs"]
 
 

@@ -10,21 +10,20 @@ import pytest
 
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.training.methods import METHODS, method
-from sparsepgd.training.settings import Settings, settings
+from sparsepgd.training.settings import METHODS, Settings, make_settings, method
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fast-ls"])
 @pytest.mark.parametrize(("more", "soft", "noise"), [("+s", True, False), ("+n", False, True), ("+sn", True, True)])
 def test_soft_targets_and_noise_are_added_to_any_method(name: str, more: str, soft: bool, noise: bool) -> None:
-    wanted = settings(name + more, sp.Budget(k=2, pattern=sp.Patches(3)), {})
+    wanted = make_settings(name + more, sp.Budget(k=2, pattern=sp.Patches(3)), {})
     assert (wanted.soft_targets, wanted.noise) == (soft, noise)
     assert wanted.kind.adversary == METHODS[name].adversary
 
 
 def test_the_methods_bring_their_own_values_and_options_win() -> None:
     budget = sp.Budget(k=20)
-    fast = settings("fast-ls", budget, {})
+    fast = make_settings("fast-ls", budget, {})
     assert (fast.steps, fast.alpha, fast.beta, fast.lam, fast.soft_targets, fast.noise) == (
         1,
         1.0,
@@ -33,10 +32,10 @@ def test_the_methods_bring_their_own_values_and_options_win() -> None:
         True,
         True,
     )
-    assert settings("fast-ls", budget, {"alpha": 0.5, "noise": False}).alpha == 0.5
-    assert settings("strades", budget, {}).lam == 3.0
-    assert settings("strades+sn", budget, {}).lam == 6.0
-    assert settings("linf", budget, {}).radius == 8 / 255
+    assert make_settings("fast-ls", budget, {"alpha": 0.5, "noise": False}).alpha == 0.5
+    assert make_settings("strades", budget, {}).lam == 3.0
+    assert make_settings("strades+sn", budget, {}).lam == 6.0
+    assert make_settings("linf", budget, {}).radius == 8 / 255
 
 
 @pytest.mark.parametrize("name", ["sTRADES2", "", "strades+", "strades+x", "strades+s+n"])
@@ -80,34 +79,34 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
 )
 def test_a_wrong_setting_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        settings(name, sp.Budget(k=2), options)
+        make_settings(name, sp.Budget(k=2), options)
 
 
 @pytest.mark.parametrize("field", [field for field in fields(Settings) if field.name not in ("method", "budget")])
 def test_no_setting_takes_a_value_of_another_kind(field: Field[Any]) -> None:
     for wrong in ("words that mean nothing", object(), {"a": 1}):
         with pytest.raises(UnsupportedError, match=rf"^{field.name}(\.0)?=.*(expected|use one of) "):
-            settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), {field.name: wrong})
+            make_settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), {field.name: wrong})
 
 
 def test_a_budget_and_a_method_of_another_kind_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="budget=20; expected a Budget"):
-        settings("sat", 20, {})  # type: ignore[arg-type]
+        make_settings("sat", 20, {})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="method None; use one of plain"):
-        settings(None, sp.Budget(k=2), {})  # type: ignore[arg-type]
+        make_settings(None, sp.Budget(k=2), {})  # type: ignore[arg-type]
 
 
 def test_one_number_or_a_list_stands_for_a_tuple_and_numbers_of_numpy_are_numbers() -> None:
     options = {"multi_size": [3, 5], "epochs": np.int64(7), "lr": np.float32(0.5), "lam": 6}
-    wanted = settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), options)
+    wanted = make_settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), options)
     assert wanted.multi_size == (3, 5)
-    assert settings("sat", wanted.budget, {"multi_size": 3}).multi_size == (3,)
+    assert make_settings("sat", wanted.budget, {"multi_size": 3}).multi_size == (3,)
     assert (wanted.epochs, wanted.lr, wanted.lam) == (7, 0.5, 6)
     assert (type(wanted.epochs), type(wanted.lr), type(wanted.lam)) == (int, float, float)
 
 
 def test_every_purpose_and_number_has_a_seed_of_its_own() -> None:
-    first, second = (settings("sat", sp.Budget(k=2), {"seed": seed}) for seed in (0, 1))
+    first, second = (make_settings("sat", sp.Budget(k=2), {"seed": seed}) for seed in (0, 1))
     drawn = [one.seed_for(purpose, i) for one in (first, second) for purpose in ("attack", "order") for i in range(50)]
     assert len(set(drawn)) == 200
-    assert first.seed_for("attack", 7) == settings("strades", sp.Budget(k=9), {}).seed_for("attack", 7)
+    assert first.seed_for("attack", 7) == make_settings("strades", sp.Budget(k=9), {}).seed_for("attack", 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from sparsepgd.errors import SparsePGDError, TrainingWarning
 from sparsepgd.training import api
 from sparsepgd.training.data import images
 from sparsepgd.training.loop import Run, rate
-from sparsepgd.training.settings import settings
+from sparsepgd.training.settings import make_settings
 from sparsepgd.training.team import Team
 from support.models import NoLook
 from support.quadrants import network, quadrants, same_weights
@@ -25,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def prepared(model: nn.Module, method: str = "strades+sn", **options: Any) -> Run:
-    wanted = settings(method, sp.Budget(k=2), {"batch": 16, "steps": 2, "multi_eps": 2, "epochs": 3, **options})
+    wanted = make_settings(method, sp.Budget(k=2), {"batch": 16, "steps": 2, "multi_eps": 2, "epochs": 3, **options})
     return api._run(model, images(quadrants(), wanted, CPU), wanted, None, 4, None, Team(), None)
 
 
@@ -66,7 +67,7 @@ def test_after_nan_the_epoch_begins_again_with_half_the_learning_rate() -> None:
     run = prepared(model, "sat", lr=0.1, schedule="constant")
     before = []
     with pytest.warns(TrainingWarning, match=r"the loss was nan in epoch 2: back to its start, and on with 0.5"):
-        run.go_on(lambda: before.append(run.state.epoch))
+        run.train(lambda: before.append(run.state.epoch))
     assert before == [1, 2, 3]
     assert run.state.curves["lr"] == pytest.approx([0.1, 0.05, 0.05])
     assert all(map(math.isfinite, run.state.curves["loss"]))
@@ -77,11 +78,11 @@ def test_after_nan_the_epoch_begins_again_with_half_the_learning_rate() -> None:
 def test_the_state_after_nan_is_that_before_the_epoch() -> None:
     run = prepared(Explosive({2}), "sat", ema=0.9)
     good = {name: value.clone() for name, value in run.state.network.state_dict().items()}
-    kept = api.states.snapshot(run.state)
+    kept = deepcopy(run.state.dump())
     assert math.isnan(run.epoch()["loss"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        run.take_back(kept, math.nan)
+        run.roll_back(kept, math.nan)
     assert (run.state.iteration, run.state.epoch) == (0, 0)
     assert all(torch.equal(value, good[name]) for name, value in run.state.network.state_dict().items())
     assert all(bool(value.isfinite().all()) for value in run.state.average)
@@ -92,7 +93,7 @@ def test_a_run_that_always_breaks_is_given_up_with_a_word_of_advice() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         with pytest.raises(SparsePGDError, match=r"the loss is nan in epoch 1, also with 0.125 .* use a lower lr"):
-            run.go_on(lambda: None)
+            run.train(lambda: None)
 
 
 def test_what_is_not_watched_in_every_epoch_keeps_its_last_value_and_has_none_before_the_first() -> None:
@@ -100,7 +101,7 @@ def test_what_is_not_watched_in_every_epoch_keeps_its_last_value_and_has_none_be
     seen = iter([{"clean": 0.25}, {"clean": 0.5}, {"clean": 0.75}])
     run.watch = lambda model: next(seen)  # type: ignore[assignment]
     run.progress = lambda done, total, last: told.append(last.get("clean"))
-    run.go_on(lambda: None)
+    run.train(lambda: None)
     curves = run.state.curves
     assert curves["clean"] == [None, 0.25, 0.25, 0.5, 0.75]
     assert [len(curves[name]) for name in ("loss", "attacked", "lr", "seconds")] == [5] * 4
@@ -114,11 +115,11 @@ def test_the_alarm_is_raised_by_what_is_measured_not_by_values_that_were_kept() 
     monitored = replace(run.watch, images=replace(run.watch.images, x=torch.zeros(1000, 1, 8, 8)))
     run.watch, run.state.epoch = monitored, 1
     for attacked, seen in ((0.4, {"robust": 0.5}), (0.4, {"robust": 0.0}), (0.9, {})):
-        run.note({"attacked": attacked, "seconds": 1.0, **seen})
+        run.extend_curves({"attacked": attacked, "seconds": 1.0, **seen})
         run.state.epoch += 1
     assert run.state.notices == []
     with pytest.warns(TrainingWarning, match="catastrophic overfitting: since epoch 1"):
-        run.note({"attacked": 0.9, "seconds": 1.0, "robust": 0.0})
+        run.extend_curves({"attacked": 0.9, "seconds": 1.0, "robust": 0.0})
 
 
 def test_the_average_is_lent_to_the_network_and_taken_away_again() -> None:
@@ -136,7 +137,7 @@ def test_soft_targets_begin_when_they_are_told_to() -> None:
     run = prepared(network(), "sat+s", epochs=4, soft_from=0.5)
     assert run.state.targets is not None
     written = []
-    run.go_on(lambda: written.append(int((run.state.targets.t.sum(1) > 0).sum())))  # type: ignore[union-attr]
+    run.train(lambda: written.append(int((run.state.targets.t.sum(1) > 0).sum())))  # type: ignore[union-attr]
     assert written[:2] == [0, 0]
     assert written[2] == 48  # three batches of sixteen
     assert written[3] >= 48

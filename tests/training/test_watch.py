@@ -9,9 +9,9 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd.training.data import resident
-from sparsepgd.training.settings import settings
+from sparsepgd.training.loop import catastrophic, watch
+from sparsepgd.training.settings import make_settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import catastrophic, watch
 from support.models import SmallConvNet, images, labelled
 
 
@@ -20,7 +20,7 @@ def test_every_image_counts_once_whatever_the_batch(size: int) -> None:
     model, x = SmallConvNet(), images(23)
     y = labelled(model, x)
     y[:3] = (y[:3] + 1) % 5
-    wanted = settings("sat", sp.Budget(k=2), {"watch_steps": 12})
+    wanted = make_settings("sat", sp.Budget(k=2), {"watch_steps": 12})
     seen = watch(wanted, resident(x, y, torch.device("cpu")), size, Team())(model)
     assert seen["clean"] == pytest.approx(20 / 23)
     broken = torch.zeros(23, dtype=torch.bool)
@@ -34,7 +34,7 @@ def test_every_image_counts_once_whatever_the_batch(size: int) -> None:
 
 def test_without_steps_only_clean_accuracy_is_watched() -> None:
     model, x = SmallConvNet(), images(6)
-    wanted = settings("sat", sp.Budget(k=2), {"watch_steps": 0})
+    wanted = make_settings("sat", sp.Budget(k=2), {"watch_steps": 0})
     assert watch(wanted, resident(x, labelled(model, x), torch.device("cpu")), 4, Team())(model) == {"clean": 1.0}
 
 

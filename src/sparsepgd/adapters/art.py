@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsepgd.adapters.ours import Range, View, attacked, unknown
+from sparsepgd.adapters.ours import Range, attacked, unknown
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.extras import needs
+from sparsepgd.problem.shapes import View
 from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
-from sparsepgd.adapters.ours import Range, attacked, unknown, with_k
+from sparsepgd.adapters.ours import Range, attacked, unknown
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.search.contract import Attacker
@@ -53,7 +54,10 @@ class FoolboxAttack(FixedEpsilonAttack):
             y = criterion.labels.raw
         else:
             raise UnsupportedError(f"{criterion!r}; use Misclassification(...) or TargetedMisclassification(...)")
-        attack, maps = with_k(self.attack, epsilon), Range(*model.bounds).maps
+        if int(epsilon) != epsilon:
+            raise UnsupportedError(f"k={epsilon}; the number of pixels or groups that may change must be an integer")
+        attack = self.attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(epsilon)))
+        maps = Range(*model.bounds).maps
         return ep.astensor(attacked(attack, model, x, y, target=target, seed=self.seed, **maps))
 
     def repeat(self, times: int) -> Any:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from sparsepgd.adapters.ours import View
 from sparsepgd.errors import SourceError
 from sparsepgd.problem import Result
+from sparsepgd.problem.shapes import View
 from sparsepgd.search.contract import Attacker
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # a DataLoader of (images, labels), or a list of them
@@ -37,19 +37,15 @@ class OnLoader:
 
     def results(self, model: Any, loader: Batches) -> Iterator[tuple[Result, Tensor]]:
         """The verified result of each batch, with its labels, as soon as it is there."""
-        seen = 0
+        seen, scores = 0, getattr(model, "decision_function", None)
+        if scores is not None:  # secml-torch hides a module and its preprocessing behind a classifier with scores
+            model = View(scores, getattr(model, "model", None))
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise SourceError(f"a batch of type {type(batch).__name__}; expected pairs (images, labels)")
             x, y = batch
             index = torch.arange(seen, seen + len(x))
             seen += len(x)
-            yield self.attack(_asked(model), x, y, seed=self.seed, index=index, **dict(self.options)), y
+            yield self.attack(model, x, y, seed=self.seed, index=index, **dict(self.options)), y
         if not seen:
             raise SourceError("the loader is empty; give at least one batch of (images, labels)")
-
-
-def _asked(model: Any) -> Any:
-    """secml-torch hides a module and its preprocessing behind a classifier with scores."""
-    scores = getattr(model, "decision_function", None)
-    return model if scores is None else View(scores, getattr(model, "model", None))

@@ -7,26 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted
 from sparsepgd.problem.oracle import Model
+from sparsepgd.problem.shapes import View
 from sparsepgd.search.contract import Attacker
 
 Map = Callable[[Tensor], Tensor]
-
-
-class View(nn.Module):
-    """A function that asks a model. The model's modules are borrowed with it, and come back as they were."""
-
-    def __init__(self, function: Model, model: object) -> None:
-        super().__init__()
-        self.function = function
-        self.model = model  # seen by torch if it is a module
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +63,3 @@ def attacked(
 def unknown(target: Tensor) -> Tensor:
     """Labels (B,) for images of which only the target is known: some class that is not the target."""
     return (target == 0).to(target.dtype)
-
-
-def with_k(attack: Attacker, k: float) -> Attacker:
-    """The attack with another k."""
-    if int(k) != k:
-        raise UnsupportedError(f"k={k}; the number of pixels or groups that may change must be an integer")
-    return attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(k)))

@@ -21,7 +21,7 @@ from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Questions, Standalone
+from sparsepgd.search.standalone import Queries, Standalone
 from sparsepgd.threat import LEVELS, Features, Pattern, Pixels, Threat
 
 Function = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> x_adv
@@ -44,7 +44,6 @@ TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
 
 
 def is_outside(name: str) -> bool:
-    """Whether a name is meant for another package."""
     return name.partition(":")[0] in PACKAGES
 
 
@@ -87,14 +86,14 @@ class Outside(Standalone):
     def evaluations(self) -> int:
         return self.steps or 1
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        model = Counted(ask.classifier, images.x)
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
+        model = Counted(oracle.classifier, images.x)
         seed = random.Random(f"{int(noise.seed)}-{int(images.index[0])}").getrandbits(32)
         with seeded(seed):
             found = self.call(model, images.x.clone(), images.y.clone())
         count = len(images.x)
-        ask.forwards.add_(-(-model.forwards // count))
-        ask.backwards.add_(-(-model.backwards // count))
+        oracle.forwards.add_(-(-model.forwards // count))
+        oracle.backwards.add_(-(-model.backwards // count))
         return self._within(threat, images, found.detach().to(images.x))
 
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -103,7 +102,8 @@ class Outside(Standalone):
             if not isinstance(self.theirs, str):
                 return self.theirs(model, x, y)
             package, kind = self.theirs.partition(":")[0], _found(self.theirs)
-            return RUN[package](kind, self._settings(kind, x), model, x, y)
+            x_adv: Tensor = _run(package, kind, self._settings(kind, x), model, x, y)
+            return x_adv
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -171,7 +171,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _found(name: str) -> Any:
-    """Their class or function."""
     package, _, kind = name.partition(":")
     if package not in PACKAGES:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(f'{one}:NAME' for one in PACKAGES)}")
@@ -188,46 +187,25 @@ def _steps_word(kind: Any) -> str | None:
     return next((word for word in STEPS if word in inspect.signature(kind).parameters), None)
 
 
-def _foolbox(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    epsilons = settings.pop("epsilons", None)  # None: the smallest perturbation
-    from foolbox import PyTorchModel
+def _run(package: str, kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    """Their attack in its own call shape."""
+    if package == "foolbox":
+        from foolbox import PyTorchModel
 
-    wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)
-    clipped: Tensor = kind(**settings)(wrapped, x, y, epsilons=epsilons)[1]
-    return clipped
-
-
-def _torchattacks(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = kind(model, **settings)(x, y)
-    return found
-
-
-def _art(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Without labels: ART takes what the model says for them, and here it is right. (For JSMA they are targets.)"""
+        epsilons = settings.pop("epsilons", None)  # None: the smallest perturbation
+        wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)
+        return kind(**settings)(wrapped, x, y, epsilons=epsilons)[1]
+    if package == "torchattacks":
+        return kind(model, **settings)(x, y)
+    if package == "adv-lib":
+        goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some insist on it
+        return kind(model=model, inputs=x, labels=y, **{**goal, **settings})
     from art.estimators.classification import PyTorchClassifier
 
     with torch.no_grad():
         classes = (model.oracle.logits if isinstance(model, Counted) else model)(x[:1]).shape[1]  # uncounted
-    classifier = PyTorchClassifier(
-        model,
-        nn.CrossEntropyLoss(),
-        tuple(x.shape[1:]),
-        classes,
-        clip_values=(0, 1),
-        device_type="gpu" if x.is_cuda else "cpu",
-    )
+    shape, device = tuple(x.shape[1:]), "gpu" if x.is_cuda else "cpu"
+    loss = nn.CrossEntropyLoss()
+    classifier = PyTorchClassifier(model, loss, shape, classes, clip_values=(0, 1), device_type=device)
+    # without labels: ART takes what the model says for them, and here it is right (for JSMA they are targets)
     return torch.from_numpy(kind(classifier, **settings).generate(x.float().cpu().numpy()))
-
-
-def _adv_lib(kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some insist on it
-    found: Tensor = kind(model=model, inputs=x, labels=y, **{**goal, **settings})
-    return found
-
-
-RUN: dict[str, Callable[..., Tensor]] = {
-    "foolbox": _foolbox,
-    "torchattacks": _torchattacks,
-    "art": _art,
-    "adv-lib": _adv_lib,
-}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
@@ -20,8 +19,8 @@ from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import seen_as_images, shape_of
 from sparsepgd.search.attack import Attack
-from sparsepgd.search.cascade import merge
 from sparsepgd.search.contract import Attacker, Call, adopted
+from sparsepgd.search.ensemble import merge
 from sparsepgd.threat import Budget
 
 Steps: TypeAlias = Result | Rows  # both say for each image whether it was fooled, and after how many steps
@@ -77,7 +76,6 @@ def accuracy_over_k(result: Steps, k_max: int) -> tuple[Tensor, Tensor]:
 
 
 def _columns(result: Steps, *names: str) -> list[Tensor]:
-    """Columns of a result or of a record, (B,) int64 each."""
     if isinstance(result, Result):
         return [getattr(result, name).long() for name in names]
     return [torch.tensor([getattr(row, name) for row in result.rows], dtype=torch.int64) for name in names]
@@ -142,16 +140,30 @@ def smallest_k(
     check_images(seen_as_images(x, attack.budget))
     y, ladder = check_labels(y, x), _ladder(ks, attack.budget, shape_of(x))
     numbers = check_index(index, y)
-    search = _Search(ladder, x.detach().clone())
+    x, result = x.detach().clone(), None  # of the first call, which is for all images, then the best of all
+    # places in the ladder count from 1: the largest at which an image withstood, the smallest at which it was fooled
+    failed, worked = torch.zeros_like(y), torch.full_like(y, len(ladder) + 1)
     for place in _places(len(ladder), once=attack.minimum_norm):
-        rows = search.open_at(place)
-        if len(rows) or search.result is None:
-            part = _with_k(attack, ladder[place - 1]).for_rows(rows)(
-                model, x[rows], y[rows], seed=seed, logits=logits, index=numbers[rows], batch_size=batch_size,
-                engine=engine,
-            )  # fmt: skip
-            search.learn(place, rows, part)
-    return search.outcome()
+        undecided = (failed < place) & (place < worked)
+        rows = (undecided if result is None else undecided & result.clean_correct).nonzero()[:, 0]
+        if not len(rows) and result is not None:
+            continue
+        part = _with_k(attack, ladder[place - 1]).for_rows(rows)(
+            model, x[rows], y[rows], seed=seed, logits=logits, index=numbers[rows], batch_size=batch_size, engine=engine
+        )
+        won = part.fooled
+        needed = torch.searchsorted(torch.tensor(ladder, device=y.device), part.groups[won]) + 1
+        worked[rows[won]], failed[rows[~won]] = needed.clamp(max=place), place
+        if result is not None:
+            by = dict(zip(rows.tolist(), part.broken_by, strict=True))
+            names = tuple(by.get(row) or one for row, one in enumerate(result.broken_by))
+            part = replace(merge(result, rows, part, won), broken_by=names)
+        result = part
+    assert result is not None
+    values = torch.tensor([*ladder, ladder[-1] + 1], device=y.device)
+    k = torch.where(result.clean_correct, values[worked - 1], 0)
+    fooled = result.fooled.view(-1, *[1] * (x.dim() - 1))
+    return SmallestK(k, torch.where(fooled, result.x_adv, x), ladder, result)
 
 
 def _places(count: int, once: bool) -> Iterator[int]:
@@ -202,51 +214,14 @@ class Smallest(Attacker):
             index=call.index, batch_size=call.batch_size, engine=call.engine,
         ).result  # fmt: skip
         names = tuple(self.name if one else None for one in found.fooled.tolist())
-        return dataclasses.replace(found, broken_by=names)
-
-
-@dataclass(eq=False)
-class _Search:
-    """Places in the ladder count from 1: `failed` is the largest that failed, `worked` the smallest that worked."""
-
-    ladder: tuple[int, ...]
-    x: Tensor
-    result: Result | None = None  # of the first call, which is for all images, then the best of all
-
-    def __post_init__(self) -> None:
-        self.failed = torch.zeros(len(self.x), dtype=torch.int64, device=self.x.device)
-        self.worked = torch.full_like(self.failed, len(self.ladder) + 1)
-
-    def open_at(self, place: int) -> Tensor:
-        """The images for which this place is not decided."""
-        undecided = (self.failed < place) & (place < self.worked)
-        return (undecided if self.result is None else undecided & self.result.clean_correct).nonzero()[:, 0]
-
-    def learn(self, place: int, rows: Tensor, result: Result) -> None:
-        won = result.fooled
-        needed = torch.searchsorted(torch.tensor(self.ladder, device=rows.device), result.groups[won]) + 1
-        self.worked[rows[won]] = needed.clamp(max=place)
-        self.failed[rows[~won]] = place
-        if self.result is None:
-            self.result = result
-        else:
-            by = dict(zip(rows.tolist(), result.broken_by, strict=True))
-            names = tuple(by.get(row) or one for row, one in enumerate(self.result.broken_by))
-            self.result = dataclasses.replace(merge(self.result, rows, result, won), broken_by=names)
-
-    def outcome(self) -> SmallestK:
-        assert self.result is not None
-        values = torch.tensor([*self.ladder, self.ladder[-1] + 1], device=self.worked.device)
-        k = torch.where(self.result.clean_correct, values[self.worked - 1], 0)
-        fooled = self.result.fooled.view(-1, *[1] * (self.x.dim() - 1))
-        return SmallestK(k, torch.where(fooled, self.result.x_adv, self.x), self.ladder, self.result)
+        return replace(found, broken_by=names)
 
 
 def _with_k(attack: Attacker, k: int) -> Attacker:
     """The attack with this k; a minimum-norm one without an early stop."""
-    changed = attack.with_budget(lambda budget: dataclasses.replace(budget, k=k))
+    changed = attack.with_budget(lambda budget: replace(budget, k=k))
     if isinstance(changed, Attack) and changed.minimum_norm:
-        changed = dataclasses.replace(changed, early_stop=False)
+        changed = replace(changed, early_stop=False)
     return changed
 
 
@@ -254,5 +229,5 @@ def _ladder(ks: int | Sequence[int], budget: Budget, shape: tuple[int, int, int]
     ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
     if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
         raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
-    dataclasses.replace(budget, k=ladder[-1]).resolve(shape)
+    replace(budget, k=ladder[-1]).resolve(shape)
     return ladder

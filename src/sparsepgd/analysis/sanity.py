@@ -5,26 +5,23 @@ None of them stops a run: each gives at most one notice, which is printed under 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from sparsepgd.analysis.summary import Row
 from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes
 from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.search import SparseAnneal, SparsePGD, SparseRS
+from sparsepgd.search import SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack
 from sparsepgd.search.registry import black_box
 
 SAMPLE = 32  # images that the model is asked about
@@ -45,21 +42,14 @@ class Notice:
     message: str
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What is known of a model before it is attacked."""
-
-    classes: int
-    notices: tuple[Notice, ...]
-
-
-def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> Examination:
-    """Before a run: a few forward passes and one gradient. x and y must have passed problem.checks."""
+def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> tuple[int, tuple[Notice, ...]]:
+    """Before a run, by a few forward passes and one gradient: the number of classes, and what there is to know. x and y
+    must have passed problem.checks."""
     size = min(batch_size or SAMPLE, max(8, ENTRIES // math.prod(shape_of(x)[1:])))
     notices = [*_range(x), *_mode(model)]
     device = working_device(model, x)
     sample, true = x[:SAMPLE].to(device), y[:SAMPLE].to(device)
-    oracle = Oracle(model, Untargeted())
+    oracle = Oracle(model)
     with borrowed(model, device):
         first, again = (oracle.answers(sample, size) for _ in range(2))
         check_classes(y, first.shape[1])
@@ -68,7 +58,7 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
         notices += random or _batch(oracle, sample, first)
         with full_precision():
             notices += _gradients(oracle, sample[:size], true[:size])
-    return Examination(first.shape[1], tuple(notices))
+    return first.shape[1], tuple(notices)
 
 
 def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
@@ -98,20 +88,20 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
     best, name = max(found, default=(most, ""))
     if most < best + MORE:
         return ()
-    words = (
+    message = (
         f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {name} {best} with as many "
         "passes of the model: it is the stronger attack here, and without it the robust accuracy may be overstated; "
         "use --attack saa+"
     )
-    return (Notice("anneal-wins", words),)
+    return (Notice("anneal-wins", message),)
 
 
 def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS:
     """The attack with as many passes of the model as SparseAnneal has in so many steps, at the pace of a short run."""
     if isinstance(member, SparseRS):
-        return dataclasses.replace(member, queries=2 * steps)
+        return replace(member, queries=2 * steps)
     # the random start of sPGD is tried too
-    return dataclasses.replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
+    return replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
 
 
 def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
@@ -145,17 +135,14 @@ def _range(x: Tensor) -> Iterator[Notice]:
 
 def _mode(model: Model) -> Iterator[Notice]:
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    kinds = sorted({type(module).__name__ for module in modules if module.training and _changes_with_mode(module)})
+    depends = nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd
+    kinds = sorted({type(module).__name__ for module in modules if module.training and isinstance(module, depends)})
     if kinds:
         yield Notice(
             "training-mode",
             f"the model came in training mode ({', '.join(kinds)}); it is attacked in evaluation mode, "
             "and is in training mode again afterwards",
         )
-
-
-def _changes_with_mode(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
 
 
 def _outputs(logits: Tensor) -> Iterator[Notice]:

@@ -1,19 +1,20 @@
-"""A run in a few numbers, with the interval that the number of images leaves."""
+"""A run, or an attack beside others, in a few numbers, with the interval that the number of images leaves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-Z95 = 1.959963984540054  # two-sided 95 %
+from sparsepgd.problem import Result
 
 
-def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion: at 95 % unless told otherwise."""
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's score interval for a proportion, at 95 %."""
     if n == 0:
         return 0.0, 1.0
+    z = 1.959963984540054  # two-sided 95 %
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -22,6 +23,12 @@ def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
 def counted(count: int, things: str) -> str:
     """``1 step``, ``1,000 steps``, ``1 query``."""
     return f"{count:,} {things if count != 1 else singular(things)}"
+
+
+def length(settings: Mapping[str, Any]) -> str:
+    """``100 steps, 1,000 queries``, or what of it an attack has."""
+    counts = {unit: settings.get(unit) for unit in ("steps", "queries")}
+    return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
 
 
 def singular(things: str) -> str:
@@ -45,16 +52,12 @@ class Row(Protocol):
 
 
 class Rows(Protocol):
-    """A record of a run."""
-
     @property
     def rows(self) -> Sequence[Row]: ...
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One row of a table."""
-
     images: int
     clean_accuracy: float
     robust_accuracy: float
@@ -64,3 +67,33 @@ class Summary:
     forwards: int
     backwards: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Line:
+    attack: str
+    clean_accuracy: float
+    robust_accuracy: float
+    interval: tuple[float, float]  # 95 %
+    median_groups: float | None  # of the fooled
+    forwards: float  # for an attacked image, on average
+    backwards: float
+    seconds: float
+
+
+def line(attack: str, result: Result, seconds: float, most: int | None = None) -> Line:
+    """What an attack left; successes after more than `most` passes of the model do not count."""
+    passes = result.forwards + result.backwards
+    fooled = result.fooled if most is None else result.fooled & (passes <= most)
+    robust, attacked = result.clean_correct & ~fooled, passes > 0
+    groups = result.groups[fooled].double()
+    return Line(
+        attack=attack,
+        clean_accuracy=result.clean_accuracy,
+        robust_accuracy=float(robust.double().mean()),
+        interval=wilson(int(robust.sum()), len(result)),
+        median_groups=float(groups.median()) if len(groups) else None,
+        forwards=float(result.forwards[attacked].double().mean()) if bool(attacked.any()) else 0.0,
+        backwards=float(result.backwards[attacked].double().mean()) if bool(attacked.any()) else 0.0,
+        seconds=seconds,
+    )

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
@@ -38,20 +38,13 @@ class CornerSearch(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
+    quick_settings: ClassVar[dict[str, Any]] = {"best": 32, "samples": 3, "candidates": 128, "levels": 3}
 
-    best: int = 100
-    samples: int = 3000
+    best: int = count(100)
+    samples: int = count(3000)
     _: KW_ONLY
-    candidates: int | None = None
-    levels: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(best=self.best, samples=self.samples, candidates=self.candidates, levels=self.levels)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, best=32, samples=3, candidates=128, levels=3)
+    candidates: int | None = count(None)
+    levels: int | None = count(None)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -70,30 +63,30 @@ class CornerSearch(Standalone):
         k, levels = self.budget.k, self.levels or self.budget.k
         return sorted({math.ceil(k * (i + 1) / levels) for i in range(levels)} - {1})
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
-        order = self._orderings(ask, threat, images, noise, claims)  # (B, R, N)
+        order = self._orderings(oracle, threat, images, noise, claims)  # (B, R, N)
         N, orderings = order.shape[2], order.shape[1]
         for j in self.sparsities:
             for r in range(orderings):
                 for start in range(0, self.samples, AT_ONCE):
-                    rows, count = self.going_on(claims), min(AT_ONCE, self.samples - start)
+                    rows, tries = self.remaining(claims), min(AT_ONCE, self.samples - start)
                     if not len(rows):
                         return claims.x_adv
                     step = (j * orderings + r) * self.samples + start
-                    u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (count * j,))
+                    u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (tries * j,))
                     index = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
-                    changes = order[rows, r].gather(1, index).view(len(rows), count, j)
-                    self._try(ask, threat, images, rows, changes, claims)
+                    changes = order[rows, r].gather(1, index).view(len(rows), tries, j)
+                    self._try(oracle, threat, images, rows, changes, claims)
         return claims.x_adv
 
-    def _orderings(self, ask: Questions, threat: Threat, images: Images, noise: Noise, claims: Claims) -> Tensor:
+    def _orderings(self, oracle: Queries, threat: Threat, images: Images, noise: Noise, claims: Claims) -> Tensor:
         """The N best one-pixel changes for each class r by z_r - z_y, in the place of y by the margin: (B, R, N)."""
         rows = torch.arange(len(images.y), device=images.y.device)
         best, ids = images.x.new_empty(0), rows
         for change in torch.split(self._candidates(threat, images, noise), AT_ONCE, 1):
-            logits = self._try(ask, threat, images, rows, change[:, :, None], claims)  # (B, n, classes)
-            score = self._scores(ask, images, logits).transpose(1, 2)  # (B, R, n)
+            logits = self._try(oracle, threat, images, rows, change[:, :, None], claims)  # (B, n, classes)
+            score = self._scores(oracle, images, logits).transpose(1, 2)  # (B, R, n)
             change = change[:, None].expand_as(score)
             if len(best):
                 score, change = torch.cat([best, score], 2), torch.cat([ids, change], 2)
@@ -109,9 +102,9 @@ class CornerSearch(Standalone):
         return noise.uniform(Stream.MASK, images.index, 0, (total,)).topk(self.candidates, 1).indices
 
     @staticmethod
-    def _scores(ask: Questions, images: Images, logits: Tensor) -> Tensor:
+    def _scores(oracle: Queries, images: Images, logits: Tensor) -> Tensor:
         """How good each point is for each ordering, (B, n, R)."""
-        goal, n = ask.classifier.goal, logits.shape[1]
+        goal, n = oracle.classifier.goal, logits.shape[1]
         label = images.label.repeat_interleave(n)
         towards = goal.loss(logits.flatten(0, 1), label, "margin").view(len(logits), n, 1)
         if not isinstance(goal, Untargeted):
@@ -120,22 +113,22 @@ class CornerSearch(Standalone):
         return (logits - logits.gather(2, y)).scatter(2, y, towards)
 
     def _try(
-        self, ask: Questions, threat: Threat, images: Images, rows: Tensor, changes: Tensor, claims: Claims
+        self, oracle: Queries, threat: Threat, images: Images, rows: Tensor, changes: Tensor, claims: Claims
     ) -> Tensor:
-        """Asks about the images with these changes (n, count, j), the later over the earlier: (n, count, classes)."""
-        n, count, j = changes.shape
-        own, corners = select(images, rows.repeat_interleave(count)), self._corners(threat)
-        x, low, high = (each.reshape(n * count, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
+        """Asks about the images with these changes (n, tries, j), the later over the earlier: (n, tries, classes)."""
+        n, tries, j = changes.shape
+        own, corners = select(images, rows.repeat_interleave(tries)), self._corners(threat)
+        x, low, high = (each.reshape(n * tries, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
         x, bit = x.clone(), torch.arange(x.shape[1], device=x.device)[:, None]
         for change in changes.reshape(-1, 1, j).unbind(2):
             point = (change // corners)[:, None].expand(-1, x.shape[1], 1)
             up = ((change % corners)[:, None] >> bit) & 1 > 0  # which channels go up
             x.scatter_(2, point, torch.where(up, high.gather(2, point), low.gather(2, point)))
         x = x.view_as(own.x)
-        rows = rows.repeat_interleave(count)
-        logits = ask.logits(x, rows)
-        claims.offer(x, rows, ask.judge(logits, rows))
-        return logits.view(n, count, -1)
+        rows = rows.repeat_interleave(tries)
+        logits = oracle.logits(x, rows)
+        claims.offer(x, rows, oracle.judge(logits, rows))
+        return logits.view(n, tries, -1)
 
     @staticmethod
     def _corners(threat: Threat) -> int:

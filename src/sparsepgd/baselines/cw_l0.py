@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose, select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.search.standalone import Claims, Queries, Standalone, fewest
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
@@ -52,23 +52,20 @@ class CWL0(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 1000  # for each c
+    steps: int = count(1000)  # for each c
     _: KW_ONLY
-    lr: float = 0.01
-    c_first: float = 1e-3
-    c_last: float = 2e6
-    c_factor: float = 2.0
+    lr: float = positive(0.01)
+    c_first: float = positive(1e-3)
+    c_last: float = positive(2e6)
+    c_factor: float = positive(2.0, more_than=1)
     small: float = 0.01  # frozen is what has less effect, and one more, ...
-    share: float = 0.3  # ... but at most share * n ** power of the n pixels that changed
+    share: float = positive(0.3)  # ... but at most share * n ** power of the n pixels that changed
     power: float = 0.5
-    rounds: int = 2000
+    rounds: int = count(2000)
     loss: LossName = "margin"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(steps=self.steps, rounds=self.rounds)
-        check_positive(lr=self.lr, c_first=self.c_first, share=self.share)
-        check_positive(c_last=self.c_last, c_factor=self.c_factor - 1)
         if self.loss != "margin":
             raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
 
@@ -86,19 +83,21 @@ class CWL0(Standalone):
         tries = math.ceil(math.log(self.c_last / self.c_first, self.c_factor)) + 1
         return self.rounds * (tries * self.steps + 1)
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
         rows = torch.arange(len(images.y), device=images.y.device)
         state = self._start(threat, images)
         while len(rows):
             active = select(images, rows)
-            x = _point(active, state)
-            seen = ask.evaluate(x, rows, gradient=True)
+            middle, half = (active.low + active.high) / 2, (active.high - active.low) / 2
+            x = (middle + half * torch.tanh(state.w)).clamp(active.low, active.high)
+            x = torch.where(state.valid > 0, x, active.x)
+            seen = oracle.evaluate(x, rows, gradient=True)
             solved = CONFIDENCE - seen.loss < SOLVED
             effect = self._effect(threat, active, state, x, seen)
             some = solved.nonzero()[:, 0]
             if len(some):
-                self._claim(ask, threat, select(active, some), x[some], effect[some], rows[some], claims)
+                self._claim(oracle, threat, select(active, some), x[some], effect[some], rows[some], claims)
             after = self._descend(active, state, x, seen)
             state = choose(solved, self._freeze(state, effect), after)
             over = (state.c > self.c_last) | (state.rounds >= self.rounds) | (state.valid.flatten(1).sum(1) == 0)
@@ -138,28 +137,28 @@ class CWL0(Standalone):
         return torch.where(moved, threat.gather((seen.gradient * delta).abs()).clamp(min=least), 0) * state.valid
 
     def _claim(
-        self, ask: Questions, threat: Threat, solved: Images, x: Tensor, effect: Tensor, rows: Tensor, claims: Claims
+        self,
+        oracle: Queries,
+        threat: Threat,
+        solved: Images,
+        x: Tensor,
+        effect: Tensor,
+        rows: Tensor,
+        claims: Claims,
     ) -> None:
         """Tries the k pixels of the largest effect alone, of images where the l2 attack succeeded."""
         mask = threat.top_k(effect.float(), solved.usable) * (effect > 0)
         x = solved.render(x - solved.x, mask, self.quantize)
-        seen = ask.evaluate(x, rows)
-        pixels = changed(threat, solved, x).to(seen.loss)
-        claims.offer(x, rows, seen, torch.where(seen.fooled, -pixels, seen.loss))
+        seen = oracle.evaluate(x, rows)
+        claims.offer(x, rows, seen, fewest(threat, solved, x, seen))
 
     def _freeze(self, state: State, effect: Tensor) -> State:
         """The next round: without the pixels that have not changed and those of the smallest effect."""
         flat = effect.flatten(1)
         changed = (flat > 0).sum(1)
         weak = ((flat > 0) & (flat <= self.small)).sum(1) + 1
-        count = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
+        frozen = torch.minimum(weak, (self.share * changed.to(flat) ** self.power).ceil().long())
         rank = torch.where(flat > 0, flat, torch.inf).argsort(1).argsort(1)  # 0: the smallest effect
-        valid = ((flat > 0) & (rank >= count[:, None])).to(state.valid).view_as(state.valid)
+        valid = ((flat > 0) & (rank >= frozen[:, None])).to(state.valid).view_as(state.valid)
         zero, none = torch.zeros_like(state.m), torch.zeros_like(state.t)
         return State(state.w, valid, state.c, none, zero, zero, none, state.rounds + 1)
-
-
-def _point(active: Images, state: State) -> Tensor:
-    """x + delta of w; the clean values where nothing may change."""
-    middle, half = (active.low + active.high) / 2, (active.high - active.low) / 2
-    return torch.where(state.valid > 0, (middle + half * torch.tanh(state.w)).clamp(active.low, active.high), active.x)

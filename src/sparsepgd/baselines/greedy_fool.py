@@ -11,13 +11,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
@@ -36,17 +36,12 @@ class GreedyFool(Standalone):
     points_besides: ClassVar[int] = 1
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 10_000
+    steps: int = count(10_000)
     _: KW_ONLY
-    pace: float = 0.5  # the largest move of a step, in units of eps
-    magnitudes: int = 10  # of the reduction: the rest of the perturbation is tried at so many strengths
-    reductions: int = 3000  # trials at most
+    pace: float = positive(0.5)  # the largest move of a step, in units of eps
+    magnitudes: int = count(10)  # of the reduction: the rest of the perturbation is tried at so many strengths
+    reductions: int = count(3000)  # trials at most
     loss: LossName = "margin"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, magnitudes=self.magnitudes, reductions=self.reductions)
-        check_positive(pace=self.pace)
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:
@@ -56,19 +51,19 @@ class GreedyFool(Standalone):
     def evaluations(self) -> int:
         return self.steps + 1 + (0 if self.early_stop else self.reductions * self.magnitudes)
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims = Claims.none(images)
-        self._increase(ask, threat, images, claims)
+        self._increase(oracle, threat, images, claims)
         if not self.early_stop:
-            self._reduce(ask, threat, images, claims)
+            self._reduce(oracle, threat, images, claims)
         return claims.x_adv
 
-    def _increase(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+    def _increase(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
         rows = torch.arange(len(images.y), device=images.y.device)
         x = images.x
         mask = torch.zeros(len(rows), *threat.grid, device=x.device)  # the paper's m, pixels that joined
         for step in range(self.steps + 1):
-            seen = ask.evaluate(x, rows, gradient=step < self.steps)
+            seen = oracle.evaluate(x, rows, gradient=step < self.steps)
             claims.offer(x, rows, seen)
             if seen.gradient is None:
                 break
@@ -85,7 +80,7 @@ class GreedyFool(Standalone):
                 break
             rows, x, mask = rows[on], moved[on], mask[on]
 
-    def _reduce(self, ask: Questions, threat: Threat, images: Images, claims: Claims) -> None:
+    def _reduce(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
         """Without one pixel, the rest at several strengths: the weakest success stays, else the next pixel's turn.
 
         `turn` counts the pixels, from the least changed one on, that cannot be spared.
@@ -110,7 +105,7 @@ class GreedyFool(Standalone):
             several = torch.arange(len(rows), device=rows.device).repeat_interleave(self.magnitudes)
             keep = ((size > 0).view_as(drop) & (drop == 0)).to(p)
             x = select(active, several).render(p, keep[several], self.quantize)
-            seen = ask.evaluate(x, rows[several])
+            seen = oracle.evaluate(x, rows[several])
             worth = torch.where(seen.fooled, -changed(threat, select(active, several), x).to(seen.loss), -torch.inf)
             claims.offer(x, rows[several], seen, worth)  # among equals the first, that is the weakest
             shrunk = changed(threat, active, claims.x_adv[rows]) < left

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.problem.checks import check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 PHASES = ((0.0, 3), (0.3, 2), (0.6, 1))  # from this share of the steps on, the radius times this
 FIRST_SHARE = 0.2  # of the entries, that a step moves at first
@@ -52,19 +51,12 @@ class L1APGD(Repeated, Relaxed[State]):
 
     name: ClassVar[str] = "l1-apgd"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 40, "targets": 0}
 
-    steps: int = 100
+    steps: int = count(100)
     _: KW_ONLY
-    radius: float | None = None
+    radius: float | None = positive(None)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(radius=self.radius)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=40, targets=0)
 
     @property
     def evaluations(self) -> int:
@@ -89,7 +81,7 @@ class L1APGD(Repeated, Relaxed[State]):
         g = seen.gradient.float()
         loss = seen.loss.to(state.loss_best.dtype)
         better = loss > state.loss_best
-        now = choose(better, dataclasses.replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
+        now = choose(better, replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
         radius, start, length = self._phase(threat, step)
         if step + 1 == start + length:  # the best one is the start in the next, smaller ball
             d = project_on_ball(now.d_best, images, self._phase(threat, step + 1)[0])
@@ -100,7 +92,7 @@ class L1APGD(Repeated, Relaxed[State]):
         u = _largest(g, now.count).sign()
         u = u / u.flatten(1).abs().sum(1).clamp(min=1e-10).view(-1, 1, 1, 1)
         d = project_on_ball(now.d + radius * now.size.view(-1, 1, 1, 1) * u, images, radius)
-        return dataclasses.replace(now, d=d)
+        return replace(now, d=d)
 
     def _check(self, now: State, g: Tensor) -> tuple[State, Tensor]:
         """Where d_best has become sparser by 5 %: whole steps, from it. Elsewhere smaller steps, from where it is."""
@@ -108,7 +100,7 @@ class L1APGD(Repeated, Relaxed[State]):
         sparser = l0 < 0.95 * now.l0
         size = torch.where(sparser, 1.0, (now.size / REDUCTION).clamp(min=SMALLEST))
         d = choose(sparser, now.d_best, now.d)
-        return dataclasses.replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
+        return replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
 
     def _phase(self, threat: Threat, step: int) -> tuple[float, int, int]:
         """The radius at a step, the first step that has it, and how many have it."""

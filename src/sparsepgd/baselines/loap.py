@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
+from sparsepgd.search.moves import rolled
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone
-from sparsepgd.threat import Budget, Columns, Frame, Patches, Pattern, Rows, Shape, Threat
+from sparsepgd.search.standalone import Claims, Queries, Standalone
+from sparsepgd.threat import Columns, Frame, Patches, Pattern, Rows, Shape, Threat
 
 MOVES = {"full": 4, "random": 1, "none": 0}
 
@@ -48,7 +48,7 @@ class Placed:
         q = self.q.clone()
         q[:, turn] = torch.where(legal, there, here)
         moved = mask(threat, q[:, turn : turn + 1]) * legal.view(-1, 1, 1, 1)
-        return Placed(torch.where(moved > 0, _rolled(self.P, shift), self.P), q)
+        return Placed(torch.where(moved > 0, rolled(self.P, shift[:, 0], shift[:, 1]), self.P), q)
 
 
 @registered("LOAP")
@@ -66,35 +66,25 @@ class LOAP(Repeated, Standalone):
     name: ClassVar[str] = "loap"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Patches, Rows, Columns, Shape, Frame)
     passes_per_step: ClassVar[int] = 6
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 30, "restarts": 1}
 
-    steps: int = 100
+    steps: int = count(100)
     _: KW_ONLY
-    alpha: float = 0.05
-    stride: int = 2
-    moves: Literal["full", "random", "none"] = "full"
-    restarts: int = 30
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, stride=self.stride)
-        check_positive(alpha=self.alpha)
-        if self.moves not in MOVES:
-            raise UnsupportedError(f"moves={self.moves!r}; use one of {', '.join(map(repr, MOVES))}")
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=30, restarts=1)
+    alpha: float = positive(0.05)
+    stride: int = count(2)
+    moves: Literal["full", "random", "none"] = choice("full", MOVES)
+    restarts: int = count(30)
 
     @property
     def evaluations(self) -> int:
         return self.attempts * self.steps * (1 + MOVES[self.moves])
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims, rows = Claims.none(images), torch.arange(len(images.x), device=images.x.device)
         state = self._start(threat, images, noise)
         for step in range(self.steps):
             x_adv = state.render(threat, images, self.quantize)
-            seen = ask.evaluate(x_adv, rows, gradient=True)
+            seen = oracle.evaluate(x_adv, rows, gradient=True)
             claims.offer(x_adv, rows, seen)
             assert seen.gradient is not None
             g = seen.gradient.float()
@@ -103,7 +93,7 @@ class LOAP(Repeated, Standalone):
             trials = self._trials(threat, images, state, step, noise)
             if trials:
                 places, each = torch.cat([one.render(threat, images, self.quantize) for one in trials]), len(trials)
-                tried = ask.evaluate(places, rows.repeat(each))
+                tried = oracle.evaluate(places, rows.repeat(each))
                 claims.offer(places, rows.repeat(each), tried)
                 largest, which = tried.loss.view(each, -1).max(0)
                 state = chosen([state, *trials], torch.where(largest > seen.loss, which + 1, 0))
@@ -141,16 +131,6 @@ def mask(threat: Threat, q: Tensor) -> Tensor:
 
 
 def chosen(states: list[Placed], which: Tensor) -> Placed:
-    """For each image the state with its number, which (B,)."""
     image = torch.arange(len(which), device=which.device)
     P, q = torch.stack([one.P for one in states]), torch.stack([one.q for one in states])
     return Placed(P[which, image], q[which, image])
-
-
-def _rolled(P: Tensor, shift: Tensor) -> Tensor:
-    """Each image (C, H, W) moved by its own shift (B, 2)."""
-    height, width = P.shape[2:]
-    row = (torch.arange(height, device=P.device) - shift[:, :1]) % height
-    column = (torch.arange(width, device=P.device) - shift[:, 1:]) % width
-    image = torch.arange(len(P), device=P.device)[:, None, None]
-    return P.movedim(1, 0)[:, image, row[:, :, None], column[:, None, :]].movedim(0, 1)

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import LEVELS, Budget, Features, Pattern, Pixels, Threat
 
 AT_ONCE = 100  # members of one population in one question
@@ -37,20 +37,12 @@ class OnePixel(Standalone):
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
+    quick_settings: ClassVar[dict[str, Any]] = {"population": 24, "generations": 8}
 
-    population: int = 400
-    generations: int = 100
+    population: int = count(400, least=4)
+    generations: int = count(100)
     _: KW_ONLY
-    scale: float = 0.5  # the paper's F
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(generations=self.generations, population=self.population - 3)
-        check_positive(scale=self.scale)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, population=24, generations=8)
+    scale: float = positive(0.5)  # the paper's F
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -62,20 +54,20 @@ class OnePixel(Standalone):
     def evaluations(self) -> int:
         return self.population * (self.generations + 1)  # the first population is tried too
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims, P = Claims.none(images), self.population
         genes = self._first(threat, images, noise)  # (B, P, k, places + values)
         rows = torch.arange(len(images.y), device=images.y.device)
-        loss = self._try(ask, threat, images, rows, genes, claims)  # (B, P)
+        loss = self._try(oracle, threat, images, rows, genes, claims)  # (B, P)
         for generation in range(1, self.generations + 1):
-            rows = self.going_on(claims)
+            rows = self.remaining(claims)
             if not len(rows):
                 break
             parents = genes[rows]
             u = noise.uniform(Stream.PROPOSAL, images.index[rows], generation, (P, 3))
             a, b, c = (parents[torch.arange(len(rows), device=rows.device)[:, None], one] for one in _three(u, P))
             children = (a + self.scale * (b - c)).clamp(0, 1)
-            grown = self._try(ask, threat, images, rows, children, claims)
+            grown = self._try(oracle, threat, images, rows, children, claims)
             better = grown > loss[rows]
             genes[rows] = torch.where(better[:, :, None, None], children, parents)
             loss[rows] = torch.where(better, grown, loss[rows])
@@ -90,14 +82,14 @@ class OnePixel(Standalone):
         return torch.cat([where, value.clamp(0, 1)], 3)
 
     def _try(
-        self, ask: Questions, threat: Threat, images: Images, rows: Tensor, genes: Tensor, claims: Claims
+        self, oracle: Queries, threat: Threat, images: Images, rows: Tensor, genes: Tensor, claims: Claims
     ) -> Tensor:
         """The loss of each member (n, P); the best points are claimed."""
         loss = []
         for part in torch.split(genes, AT_ONCE, 1):
             several = rows.repeat_interleave(part.shape[1])
             x = self._paint(threat, select(images, several), part.flatten(0, 1))
-            seen: Evaluation = ask.evaluate(x, several)
+            seen: Evaluation = oracle.evaluate(x, several)
             claims.offer(x, several, seen)
             loss.append(seen.loss.view(part.shape[:2]))
         return torch.cat(loss, 1)
@@ -127,9 +119,9 @@ def _genes(threat: Threat) -> tuple[int, int]:
     return (3, 1) if threat.budget.pattern.per_channel else (2, threat.shape[0])
 
 
-def _three(u: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Three different numbers below `count` from uniform ones (..., 3)."""
-    a, b, c = ((u * torch.tensor([count, count - 1, count - 2], device=u.device)).long()).unbind(-1)
+def _three(u: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Three different numbers below n from uniform ones (..., 3)."""
+    a, b, c = ((u * torch.tensor([n, n - 1, n - 2], device=u.device)).long()).unbind(-1)
     b = b + (b >= a)
     small, large = torch.minimum(a, b), torch.maximum(a, b)
     c = c + (c >= small)

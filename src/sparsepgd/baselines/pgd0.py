@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
-from sparsepgd.threat import Budget, Columns, Features, Frame, Pattern, Pixels, Rows, Threat
+from sparsepgd.threat import Columns, Features, Frame, Pattern, Pixels, Rows, Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,21 +38,13 @@ class PGD0(Repeated, Stepwise[State]):
     name: ClassVar[str] = "pgd0"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features, Rows, Columns, Frame)
     points_besides: ClassVar[int] = 1
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 40, "restarts": 1, "targets": 0}
 
-    steps: int = 300
+    steps: int = count(300)
     _: KW_ONLY
-    eta: float = 120_000 / 255
-    restarts: int = 5
+    eta: float = positive(120_000 / 255)
+    restarts: int = count(5)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps)
-        check_positive(eta=self.eta)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=40, restarts=1, targets=0)
 
     @property
     def evaluations(self) -> int:

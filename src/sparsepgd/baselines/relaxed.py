@@ -9,12 +9,12 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.standalone import Claims, Questions, Standalone
+from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import Threat
 
 S = TypeVar("S")
@@ -30,11 +30,7 @@ class Relaxed(Standalone, Generic[S]):
 
     passes_per_step: ClassVar[int] = 3
 
-    steps: int = 300
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps)
+    steps: int = count(300)
 
     @property
     def evaluations(self) -> int:
@@ -64,13 +60,13 @@ class Relaxed(Standalone, Generic[S]):
         """(B,): which of two successes, or of two failures, is kept."""
         return verdict.loss
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims, rows = Claims.none(images), torch.arange(len(images.x), device=images.x.device)
         state = self.start(threat, images, noise)
         for step in range(self.steps):
             point, candidate = self.point(threat, images, state), self.project(threat, images, state)
-            seen = ask.evaluate(point, rows, gradient=True)
-            verdict = self._verdict(ask, rows, seen, point, candidate)
+            seen = oracle.evaluate(point, rows, gradient=True)
+            verdict = self._verdict(oracle, rows, seen, point, candidate)
             claims.offer(candidate, rows, verdict, self.worth(threat, images, candidate, verdict))
             state = self.update(threat, images, state, seen, step)
             if self.early_stop and bool(verdict.fooled.any()):
@@ -80,14 +76,14 @@ class Relaxed(Standalone, Generic[S]):
                 break
         return claims.x_adv
 
-    def _verdict(self, ask: Questions, rows: Tensor, seen: Evaluation, point: Tensor, candidate: Tensor) -> Evaluation:
+    def _verdict(self, oracle: Queries, rows: Tensor, seen: Evaluation, point: Tensor, candidate: Tensor) -> Evaluation:
         """What the model says of the candidates; what is not asked is no success."""
         within = (candidate == point).flatten(1).all(1)
         asked = (~within & self.promising(seen)).nonzero()[:, 0]
         loss = torch.where(within, seen.loss, -torch.inf)
         fooled = seen.fooled & within
         if len(asked):
-            answer = ask.evaluate(candidate[asked], rows[asked])
+            answer = oracle.evaluate(candidate[asked], rows[asked])
             loss = loss.index_copy(0, asked, answer.loss.to(loss))
             fooled = fooled.index_copy(0, asked, answer.fooled)
         return Evaluation(loss, fooled, None)

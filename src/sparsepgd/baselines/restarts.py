@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Targeted, Untargeted
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.oracle import classifier
 from sparsepgd.problem.rows import select
-from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.cascade import Stage, cascade, merge
-from sparsepgd.search.ensemble import likeliest_wrong
+from sparsepgd.search.attack import Attack, SearchResult, Task
+from sparsepgd.search.ensemble import Stage, cascade, likeliest_wrong, merge
 from sparsepgd.search.loop import Progress, better
 from sparsepgd.threat import Budget
 
@@ -31,12 +30,11 @@ class Repeated(Attack):
     """
 
     _: KW_ONLY
-    restarts: int = 1
+    restarts: int = count(1)
     targets: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(restarts=self.restarts)
         if not isinstance(self.targets, Integral) or self.targets < 0:
             raise UnsupportedError(f"targets={self.targets}; use 0 for an untargeted attack alone, 9 for the paper's")
 
@@ -50,15 +48,15 @@ class Repeated(Attack):
 
     def once(self) -> Self:
         """A single untargeted attempt."""
-        return dataclasses.replace(self, restarts=1, targets=0)
+        return replace(self, restarts=1, targets=0)
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         if self.attempts == 1 or not len(task.waiting.x):
             return super().search(task)  # type: ignore[safe-super]  # that of the base named after this one
         return _repeated(self.once(), task, self.restarts, self.targets)
 
 
-def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
+def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> SearchResult:
     """Each attempt on the survivors of those before, on all without early_stop. Losses are the untargeted ones."""
     waiting, oracle, size = task.waiting, classifier(task.oracle), task.batch_size
     leads: list[Tensor | None] = [None]
@@ -66,23 +64,21 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Found:
     if isinstance(oracle.goal, Untargeted):
         leads += likeliest_wrong(clean, waiting.y, targets).unbind(1)
 
-    def attempt(number: int) -> Stage[Found]:
-        def run(rows: Tensor, report: Progress) -> Found:
-            again = dataclasses.replace(task, noise=task.noise.again(number), progress=report)
-            part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
-            said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
-            loss = oracle.goal.loss(said, label, oracle.loss).to(waiting.clean_loss)
-            return dataclasses.replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
+    def attempt(number: int, rows: Tensor, report: Progress) -> SearchResult:
+        again = replace(task, noise=task.noise.again(number), progress=report)
+        part = attack.search(_led(again, rows, leads[number % len(leads)], clean))
+        said, label = oracle.answers(part.x_adv, size), waiting.label[rows]
+        loss = oracle.goal.loss(said, label, oracle.loss).to(waiting.clean_loss)
+        return replace(part, loss=loss, fooled=oracle.goal.reached(said, waiting.y[rows], label))
 
-        return Stage(run, attack.evaluations)
+    def left(best: SearchResult) -> Tensor:
+        return (~best.fooled | (not attack.early_stop)).nonzero()[:, 0]
 
-    def left(found: Found) -> Tensor:
-        return (~found.fooled | (not attack.early_stop)).nonzero()[:, 0]
+    def add(best: SearchResult, rows: Tensor, part: SearchResult, _: str) -> SearchResult:
+        return merge(best, rows, part, better(part.fooled, part.loss, best.fooled[rows], best.loss[rows]))
 
-    def add(found: Found, rows: Tensor, part: Found, _: str) -> Found:
-        return merge(found, rows, part, better(part.fooled, part.loss, found.fooled[rows], found.loss[rows]))
-
-    return cascade(Found.none(waiting), [attempt(i) for i in range(restarts * len(leads))], left, add, task.progress)
+    attempts = [Stage(partial(attempt, i), attack.evaluations) for i in range(restarts * len(leads))]
+    return cascade(SearchResult.none(waiting), attempts, left, add, task.progress)
 
 
 def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:
@@ -91,7 +87,7 @@ def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:
     if lead is not None:
         goal = Targeted(lead[rows], accept="any")
         loss = goal.loss(clean[rows], lead[rows], oracle.loss).to(waiting.clean_loss)
-        waiting = dataclasses.replace(waiting, label=lead[rows], clean_loss=loss)
-        oracle = dataclasses.replace(oracle, goal=goal)
-    waiting = dataclasses.replace(waiting, row=torch.arange(len(rows), device=rows.device))
-    return dataclasses.replace(task, oracle=oracle, waiting=waiting)
+        waiting = replace(waiting, label=lead[rows], clean_loss=loss)
+        oracle = replace(oracle, goal=goal)
+    waiting = replace(waiting, row=torch.arange(len(rows), device=rows.device))
+    return replace(task, oracle=oracle, waiting=waiting)

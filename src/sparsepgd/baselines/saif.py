@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
 from sparsepgd.baselines.restarts import Repeated
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.checks import choice, count
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 FORMS = ("published", "binary")
 MOST_HALVINGS = 50
@@ -53,20 +53,12 @@ class SAIF(Repeated, Relaxed[State]):
     """
 
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 60, "targets": 0}
 
-    steps: int = 300
+    steps: int = count(300)
     _: KW_ONLY
-    form: Literal["published", "binary"] = "published"
+    form: Literal["published", "binary"] = choice("published", FORMS)
     targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.form not in FORMS:
-            raise UnsupportedError(f"form={self.form!r}; use one of {', '.join(map(repr, FORMS))}")
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=60, targets=0)
 
     @property
     def name(self) -> str:
@@ -109,13 +101,9 @@ class SAIF(Repeated, Relaxed[State]):
         v, z = choose(better, v, state.v), choose(better, z, state.z)
         loss, t = torch.where(better, loss, state.loss), torch.where(better, t + 1, t)
         r = torch.where(better, state.r, state.r + 1)
-        mu = self._mu(t, r).view(-1, 1, 1, 1)
+        # after t accepted pairs; published: the first is a whole one, to p_0 = eps sign(g) and its mask
+        mu = torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0) if self.form == "published" else t**-0.5
+        mu = mu.view(-1, 1, 1, 1)
         s = s_0 + mu * (z - s_0)
         s = threat.top_k(s, images.usable) if self.form == "binary" else s
         return State(images.clip(p_0 + mu * (v - p_0)), s, p_0, s_0, v, z, loss, t, r)
-
-    def _mu(self, t: Tensor, r: Tensor) -> Tensor:
-        """The step after t accepted pairs. Published: the first is a whole one, to p_0 = eps sign(g) and its mask."""
-        if self.form == "binary":
-            return t**-0.5
-        return torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0)

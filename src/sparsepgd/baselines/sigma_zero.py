@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.baselines.relaxed import Relaxed
-from sparsepgd.problem.checks import check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import changed
-from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
+from sparsepgd.search.standalone import fewest
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 BETA_1, BETA_2 = 0.9, 0.999  # of Adam
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The perturbation, the moments of Adam and the threshold."""
-
     delta: Tensor  # (B, C, H, W)
     m: Tensor  # (B, C, H, W)
     v: Tensor  # (B, C, H, W)
@@ -46,29 +44,21 @@ class SigmaZero(Relaxed[State]):
     name: ClassVar[str] = "sigma-zero"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     minimum_norm: ClassVar[bool] = True
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 100}
 
-    steps: int = 1000
+    steps: int = count(1000)
     _: KW_ONLY
-    eta: float = 1.0  # the learning rate, by a cosine down to a tenth
-    sigma: float = 1e-3
-    tau: float = 0.3
-    tau_step: float = 0.01  # of the threshold, in units of the learning rate
+    eta: float = positive(1.0)  # the learning rate, by a cosine down to a tenth
+    sigma: float = positive(1e-3)
+    tau: float = positive(0.3)
+    tau_step: float = positive(0.01)  # of the threshold, in units of the learning rate
     loss: LossName = "margin"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(eta=self.eta, sigma=self.sigma, tau=self.tau, tau_step=self.tau_step)
-
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=100)
 
     def promising(self, seen: Evaluation) -> Tensor:
         return seen.fooled
 
     def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:
-        fewest = verdict.fooled & (not self.early_stop)
-        return torch.where(fewest, -changed(threat, images, candidate).to(verdict.loss), verdict.loss)
+        return verdict.loss if self.early_stop else fewest(threat, images, candidate, verdict)
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero = torch.zeros_like(images.x, dtype=torch.float32)

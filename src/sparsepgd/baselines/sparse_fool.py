@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.goals import Goal, Untargeted
 from sparsepgd.problem.rows import select
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.registry import registered
-from sparsepgd.search.standalone import Claims, Questions, Standalone, changed, keep_best
+from sparsepgd.search.standalone import Claims, Queries, Standalone, changed, fewest, keep_best
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
 
@@ -35,70 +35,63 @@ class SparseFool(Standalone):
     name: ClassVar[str] = "sparse-fool"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 8, "deepfool_steps": 10, "classes": 3}
 
-    steps: int = 3000  # linear approximations of the boundary; the original stops after 20 to 50
+    steps: int = count(3000)  # linear approximations of the boundary; the original stops after 20 to 50
     _: KW_ONLY
-    lam: float = 3.0  # the paper's lambda, how far beyond the boundary the plane is put
+    lam: float = positive(3.0)  # the paper's lambda, how far beyond the boundary the plane is put
     overshoot: float = 0.02
-    deepfool_steps: int = 50
-    classes: int = 10  # the likeliest ones, to whose boundaries DeepFool looks
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(steps=self.steps, deepfool_steps=self.deepfool_steps, classes=self.classes - 1)
-        check_positive(lam=self.lam)
+    deepfool_steps: int = count(50)
+    classes: int = count(10, least=2)  # the likeliest ones, to whose boundaries DeepFool looks
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
         """It ends when the model is fooled; with few classes a step is short."""
         return cls(budget, passes, classes=3, **settings)
 
-    @classmethod
-    def quick(cls, budget: Budget) -> Self:
-        return cls(budget, steps=8, deepfool_steps=10, classes=3)
-
     @property
     def evaluations(self) -> int:
         return self.steps * (2 * self.deepfool_steps + 3)
 
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """Algorithm 2 of the paper."""
         claims = Claims.none(images)
         rows = torch.arange(len(images.y), device=images.y.device)
         x_i = images.x
         for _ in range(self.steps):
             active = select(images, rows)
-            normal, x_b = self._deepfool(ask, active, x_i, rows)
+            normal, x_b = self._deepfool(oracle, active, x_i, rows)
             x_i = _linear_solver(threat, active, x_i, normal, x_b)
             moved = (x_i != active.x).to(x_i)
             x = active.render((1 + self.overshoot) * (x_i - active.x), moved, self.quantize)
-            crossed = self._claim(ask, threat, active, x, rows, claims)
+            crossed = self._claim(oracle, threat, active, x, rows, claims)
             on = (~crossed & ~(claims.fooled[rows] & self.early_stop)).nonzero()[:, 0]
             if not len(on):
                 break
             rows, x_i = rows[on], x_i[on]
         return claims.x_adv
 
-    def _claim(self, ask: Questions, threat: Threat, active: Images, x: Tensor, rows: Tensor, claims: Claims) -> Tensor:
+    def _claim(
+        self, oracle: Queries, threat: Threat, active: Images, x: Tensor, rows: Tensor, claims: Claims
+    ) -> Tensor:
         """Whether the points x fool (n,); those beyond the budget are cut to k pixels and asked about again."""
-        seen = ask.evaluate(x, rows)
+        seen = oracle.evaluate(x, rows)
         within = changed(threat, active, x) <= self.budget.k
         cut = keep_best(self, threat, active, x, threat.gather((x - active.x) ** 2))
         for pick, point in ((within, x), (~within, cut)):
             some = pick.nonzero()[:, 0]
             if len(some):
-                said = select(seen, some) if point is x else ask.evaluate(point[some], rows[some])
-                pixels = changed(threat, select(active, some), point[some]).to(said.loss)
-                claims.offer(point[some], rows[some], said, torch.where(said.fooled, -pixels, said.loss))
+                said = select(seen, some) if point is x else oracle.evaluate(point[some], rows[some])
+                claims.offer(point[some], rows[some], said, fewest(threat, select(active, some), point[some], said))
         return seen.fooled
 
-    def _deepfool(self, ask: Questions, active: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _deepfool(self, oracle: Queries, active: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The unit normal of the boundary near x, towards the other side, and a point lambda times as far off."""
         free = (active.high > active.low).to(x)  # where nothing may change the plane has no slope
         r, on = torch.zeros_like(x), torch.arange(len(x), device=x.device)
         for _ in range(self.deepfool_steps):
             ahead = partial(_ahead, active.y[on], self.classes - 1)
-            logits, w = ask.slopes(x[on] + r[on], rows[on], ahead)
+            logits, w = oracle.slopes(x[on] + r[on], rows[on], ahead)
             w = w * free[on][:, None]
             length = w.flatten(2).norm(dim=2).clamp(min=torch.finfo(w.dtype).tiny)  # (n, classes)
             distance, nearest = (ahead(logits).abs() / length).min(1)
@@ -106,22 +99,22 @@ class SparseFool(Standalone):
             step = distance.clamp(min=1e-4) / length[each, nearest]
             move = step[:, None, None, None] * w[each, nearest]
             r[on] += torch.nan_to_num(move, 0.0, 0.0, 0.0)  # without a slope 0 * inf
-            said = ask.logits(x[on] + (1 + self.overshoot) * r[on], rows[on]).argmax(1)
+            said = oracle.logits(x[on] + (1 + self.overshoot) * r[on], rows[on]).argmax(1)
             on = on[said == active.y[on]]
             if not len(on):
                 break
         x_b = x + (1 + self.overshoot) * r
-        _, w = ask.slopes(x_b, rows, partial(_ahead, active.y, 1))
+        _, w = oracle.slopes(x_b, rows, partial(_ahead, active.y, 1))
         normal = w[:, 0] * free
         size = normal.flatten(1).norm(dim=1).clamp(min=torch.finfo(w.dtype).tiny)
         return normal / size[:, None, None, None], x + self.lam * r
 
 
-def _ahead(y: Tensor, count: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
-    """z_j - z_y of the likeliest other classes j, (n, count); `part` says which of y these logits are of."""
+def _ahead(y: Tensor, others: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
+    """z_j - z_y of the likeliest other classes j, (n, others); `part` says which of y these logits are of."""
     label = y[part][:, None]
-    others = logits.scatter(1, label, -torch.inf).topk(min(count, logits.shape[1] - 1)).values
-    return others - logits.gather(1, label)
+    largest = logits.scatter(1, label, -torch.inf).topk(min(others, logits.shape[1] - 1)).values
+    return largest - logits.gather(1, label)
 
 
 def _linear_solver(threat: Threat, active: Images, x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import device_named, out, progress
 from sparsepgd.problem import Goal, Targeted, Untargeted
-from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.oracle import logits_of
 from sparsepgd.sources import Source, load_image, load_model, save_image
 from sparsepgd.threat import Budget
 
@@ -49,13 +49,13 @@ def attack(
     search = options.attack(attack, budget, steps, quantize=True, queries=queries)
     goal: Goal = Untargeted() if target is None else Targeted(target)
     x = x.to(where)
-    before = _says(net, x)
+    before = logits_of(net, x, 1).softmax(1)[0]  # probabilities (classes,)
     y = torch.tensor([int(before.argmax()) if label is None else label], device=where)
     with progress(f"{source.name}, {search.name}", quiet) as report:
         result = search(net, x, y, seed=seed, goal=goal, progress=report)
     save_image(result.x_adv[0], out_file)
     read = load_image(str(out_file), None, source.grey)[0].to(where)
-    after = _says(net, read)
+    after = logits_of(net, read, 1).softmax(1)[0]
     out.print(f"before  {_answer(source, before)}")
     out.print(f"after   {_answer(source, after)}   read back from {out_file}", soft_wrap=True)
     changed = int((read != x).any(1).sum())
@@ -71,12 +71,6 @@ def attack(
             f"not fooled within {budget}; the best try changes {counted(changed, 'pixels')}: more --k or more --steps"
         )
     raise typer.Exit(1)
-
-
-def _says(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The probabilities of one image, (classes,)."""
-    with borrowed(model, x.device):
-        return Oracle(model, Untargeted()).answers(x, 1).softmax(1)[0]
 
 
 def _answer(source: Source, probabilities: torch.Tensor) -> str:

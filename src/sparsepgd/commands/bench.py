@@ -12,9 +12,10 @@ import typer
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import check_fit, command, device_named, err, one_model, out
+from sparsepgd.commands.common import command, device_named, err, one_model, out
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Precision
+from sparsepgd.problem.oracle import logits_of
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.speed import bench, rivals
 from sparsepgd.threat import Budget, Pixels
@@ -61,7 +62,7 @@ def measure(
     budget = Budget(k=k, pattern=options.pattern(pattern))
     budget.resolve(shape_of(x))
     other = _rivals(budget, steps, queries, official, sparse_rs, others)
-    check_fit(source.model, x)
+    logits_of(source.model, x[:1], 1)  # if the model does not take such images, that is the error
     at_once = batch_size or (64 if on_cpu else 512)
     record = bench.measure(
         bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once),

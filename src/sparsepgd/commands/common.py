@@ -15,8 +15,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsepgd import options
 from sparsepgd.errors import UnusableDeviceError, first_line
-from sparsepgd.problem import Untargeted
-from sparsepgd.problem.oracle import Oracle, borrowed, working_device
 from sparsepgd.search.loop import Progress as Report
 from sparsepgd.sources import Data, Source, load_pairs
 
@@ -25,7 +23,6 @@ out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) f
 
 
 def command() -> str:
-    """As it was typed."""
     return shlex.join(["spgd", *sys.argv[1:]])
 
 
@@ -45,13 +42,6 @@ def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
     for source, images in pairs:
         if words := images.disagreement(source.classes):
             out.print(f"warning: {source.name}: {words}")
-
-
-def check_fit(model: torch.nn.Module, x: torch.Tensor) -> None:
-    """Whether the model takes such images; what it says otherwise is the error."""
-    device = working_device(model, x)
-    with borrowed(model, device):
-        Oracle(model, Untargeted(), device=device).answers(x[:1], 1)
 
 
 def device_named(name: str | None) -> torch.device:
@@ -84,6 +74,5 @@ def bar(title: str, quiet: bool, seen: str = "") -> Iterator[Callable[[int, int,
 
 @contextmanager
 def progress(title: str, quiet: bool) -> Iterator[Report]:
-    """The bar of an attack."""
     with bar(title, quiet, "0 fooled") as update:
         yield lambda done, total, fooled: update(done, total, f"{fooled} fooled")

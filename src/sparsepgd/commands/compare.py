@@ -12,8 +12,7 @@ import torch
 import typer
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.comparison import line
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis.summary import counted, line
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, one_model, out, progress
 from sparsepgd.errors import UnsupportedError

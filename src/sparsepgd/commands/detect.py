@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -106,7 +105,13 @@ def _searches(
         allowed = Budget(int(count), options.pattern(kind))
         for name in options.named(names):
             try:
-                found.append((words, _alone(options.attack(name, allowed, steps, queries=queries))))
+                search = options.attack(name, allowed, steps, queries=queries)
+                if not isinstance(search, Attack):
+                    raise UnsupportedError(
+                        "saa goes on where an attack fails, and here none does; use spgd, saif or sparse-rs"
+                    )
+                # once and untargeted: there are no classes to be led to
+                found.append((words, search.once() if isinstance(search, Repeated) else search))
             except UnsupportedError:
                 if name not in options.ATTACKS or (len(budgets) == 1 and "," not in names):
                     raise
@@ -116,15 +121,7 @@ def _searches(
     return found, refused
 
 
-def _alone(attack: Any) -> Attack:
-    """Once and untargeted: there are no classes to be led to."""
-    if not isinstance(attack, Attack):
-        raise UnsupportedError("saa goes on where an attack fails, and here none does; use spgd, saif or sparse-rs")
-    return dataclasses.replace(attack, restarts=1, targets=0) if isinstance(attack, Repeated) else attack
-
-
 def _table(record: dict[str, Any], refused: Sequence[str]) -> Table:
-    """mAP in percent; of masks, too, where there are some."""
     side, lines, masked = record["size"], record["lines"], record["clean"]["masks"] is not None
     caption = (
         f"{counted(record['images'], 'images')} of {side}x{side}, seed {record['seed']}, {record['device']}; mAP in %"

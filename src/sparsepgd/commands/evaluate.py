@@ -13,7 +13,6 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
-from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
@@ -75,7 +74,7 @@ def evaluate(
     """Clean and robust accuracy. Without arguments: the bundled models on the bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     attack = ("anneal" if k_curve else "saa+") if attack is None else attack
-    searches = options.attacks(attack, budget, steps, queries)
+    searches = [options.attack(name, budget, steps, queries=queries) for name in options.named(attack)]
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
     if not save and out_dir is not None:
@@ -83,7 +82,7 @@ def evaluate(
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
         words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)
-        out_dir = Path("runs") / options.run_name(attack, pattern, k, words)
+        out_dir = options.run_folder((attack, pattern, f"k{k}"), words)
     workers = Workers.here()
     out.quiet = not workers.first
     place = device_named(device or workers.device)
@@ -99,10 +98,10 @@ def evaluate(
     engine = options.engine(precision, compiled)
     _introduce(pairs, data)
     call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
-    rounds = [
-        _round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None)
-        for one, base in zip(range(seed, seed + seeds), _bases(out_dir, seed, seeds), strict=True)
-    ]
+    rounds = []
+    for one in range(seed, seed + seeds):
+        base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
+        rounds.append(_round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None))
     for j, title in enumerate(titles if seeds > 1 else ()):
         rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
         out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
@@ -123,8 +122,8 @@ def verify(
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     found = audit(folder, source.model.to(place), device=place)
     out.print(f"{found.held} of {found.reported} reported successes hold")
-    for words in found.words():
-        out.print(words, soft_wrap=True)
+    for message in found.messages():
+        out.print(message, soft_wrap=True)
     if not found.sound:
         raise typer.Exit(1)
 
@@ -139,11 +138,6 @@ def _introduce(pairs: Pairs, data: str) -> None:
         whose = f" for {', '.join(names)}" if len(models) > 1 else ""
         out.print(f"{data}{whose}: {words}", soft_wrap=True)
     warn_of_classes(pairs)
-
-
-def _bases(base: Path | None, seed: int, seeds: int) -> list[Path | None]:
-    """A folder for each seed."""
-    return [base / f"seed-{seed + i}" if base and seeds > 1 else base for i in range(seeds)]
 
 
 def _caption(pairs: Pairs, data: str, seed: int, place: torch.device) -> str:
@@ -214,6 +208,6 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
         out.print("this run was finished before and only read; delete the folder to run it again")
 
 
-def _say(name: str, notices: Sequence[Notice]) -> None:
+def _say(name: str, notices: Sequence[sanity.Notice]) -> None:
     for notice in notices:
         out.print(f"warning: {name}: {notice.message}")

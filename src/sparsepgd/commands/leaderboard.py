@@ -55,7 +55,6 @@ def leaderboard(
 
 
 def markdown(found: list[board.Contender]) -> str:
-    """The page, from the records alone."""
     parts = [
         f"\n## {_text(title)}\n\n{tables.markdown(board.HEADER, [list(map(_text, row)) for row in rows])}\n"
         for title, rows in board.boards(found)

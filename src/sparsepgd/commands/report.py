@@ -31,16 +31,12 @@ def report(
     page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     atomic.check(page)
     if figures is not None:
-        _make(figures)
+        try:
+            figures.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SourceError(f"{figures} cannot be made: {error.strerror}; choose another folder") from None
     write_page(entries, page)
     out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     if figures is not None:
         files = write_figures(entries, figures)
         out.print(f"{len(files)} figures in {figures}", soft_wrap=True)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SourceError(f"{folder} cannot be made: {error.strerror}; choose another folder") from None

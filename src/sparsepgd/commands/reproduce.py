@@ -13,7 +13,7 @@ from sparsepgd.commands.common import device_named, err, out, progress
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.page import duration
 from sparsepgd.reproduce.jobs import SCALES, Job, scale
-from sparsepgd.reproduce.parts import Cost, Outcome, cost
+from sparsepgd.reproduce.parts import Outcome, cost
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, write
@@ -44,7 +44,9 @@ def reproduce(
     """Make a table or figure of the paper again, and print it beside the paper's numbers."""
     chosen, names = scale(effort), table or []
     if not names:
-        _list()
+        out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES))
+        for one in RECIPES.values():
+            out.print(f"  {one.name:<21}{one.about} ({one.source})", soft_wrap=True)
         return
     recipes = list(RECIPES.values()) if names == ["all"] else [recipe(name) for name in names]
     folder = out_dir or Path("runs") / f"reproduce-{chosen.name}"
@@ -62,12 +64,6 @@ def reproduce(
         out.print(f"{made} of {len(recipes)} recipes were run")
 
 
-def _list() -> None:
-    out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES))
-    for one in RECIPES.values():
-        out.print(f"  {one.name:<21}{one.about} ({one.source})", soft_wrap=True)
-
-
 def _models(words: list[str], one: Recipe) -> dict[str, str]:
     """``ROLE=SOURCE``; a source alone takes the first place."""
     found: dict[str, str] = {}
@@ -83,7 +79,14 @@ def _models(words: list[str], one: Recipe) -> dict[str, str]:
 
 def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
     job, plan = one.prepare(job)
-    _announce(one, job, cost(plan))
+    price = cost(plan)
+    out.print(f"{one.name}: {one.about} ({one.source or 'the paper'}), scale {job.scale.name}")
+    out.print(
+        f"cost     {price.parts} runs, at most about {price.passes:,} passes of the model, "
+        f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms a pass, measured just now); "
+        "what is finished is read",
+        soft_wrap=True,
+    )
     if dry:
         return
     done = []
@@ -92,22 +95,10 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
             with progress(f"{i}/{len(plan.parts)} {part.title}", quiet) as report:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
-        words = f"interrupted; what is finished is in {job.out}: run the same command again to go on"
-        err.print(words, soft_wrap=True)
+        message = f"interrupted; what is finished is in {job.out}: run the same command again to go on"
+        err.print(message, soft_wrap=True)
         raise typer.Exit(1) from None
-    outcome = plan.finish(done)
-    _show(one, job, outcome)
-
-
-def _announce(one: Recipe, job: Job, price: Cost) -> None:
-    source = one.source or "the paper"
-    out.print(f"{one.name}: {one.about} ({source}), scale {job.scale.name}")
-    out.print(
-        f"cost     {price.parts} runs, at most about {price.passes:,} passes of the model, "
-        f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms a pass, measured just now); "
-        "what is finished is read",
-        soft_wrap=True,
-    )
+    _show(one, job, plan.finish(done))
 
 
 def _show(one: Recipe, job: Job, outcome: Outcome) -> None:

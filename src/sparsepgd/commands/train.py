@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -63,11 +61,14 @@ def train(
     if twice := [name for name in assigned if name in given]:
         raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; leave one of them out")
     given |= assigned
-    wanted = _merged(recipes.read(recipe) if recipe is not None else {}, given)
+    read = recipes.read(recipe) if recipe is not None else {}
+    starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
+    wanted = {**DEFAULTS, **starts, **read, **given}  # the later wins
     budget = Budget(wanted["k"], options.pattern(wanted["pattern"]), options.eps(str(wanted["eps"])))
     if wanted.get("model") is None:
         raise UnsupportedError(f"no --model for the data {wanted['data']!r}; use {NETWORKS}")
-    workers, folder = Workers.here(), out_dir or _folder(wanted)
+    named = (wanted["method"], wanted["data"], wanted["pattern"], f"k{wanted['k']}")
+    workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(wanted.items()))
     out.quiet = not workers.first
     words = {name: value for name, value in wanted.items() if name not in ("k", "pattern", "eps")}
     place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
@@ -90,13 +91,6 @@ def train(
     out.print(f"weights and record in {folder}", soft_wrap=True)
 
 
-def _merged(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Defaults, those of the data, the recipe, the command line: the later wins."""
-    data = given.get("data", recipe.get("data", DEFAULTS["data"]))
-    starts = recipes.STARTS.get(data, {}) if not recipe else {}
-    return {**DEFAULTS, **starts, **recipe, **given}
-
-
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     """The command line without places of this machine."""
     words = ["spgd", "train"]
@@ -107,13 +101,6 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
         word = value if isinstance(value, str) else json.dumps(value)  # as TOML would write it
         words += [f"--{name}", word] if own else ["--set", f"{name}={word}"]
     return words
-
-
-def _folder(wanted: dict[str, Any]) -> Path:
-    """The same words, the same folder."""
-    digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:8]
-    name = f"{wanted['method']}-{wanted['data']}-{wanted['pattern']}-k{wanted['k']}-{digest}"
-    return Path("runs") / re.sub(r"[^\w.,+-]+", "-", name)
 
 
 def _show_test(trained: Trained, wanted: dict[str, Any], folder: Path) -> None:
@@ -152,13 +139,10 @@ def _show(trained: Trained) -> None:
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator[Report]:
     """With the last value of each curve."""
-    with bar(title, quiet) as tell:
+    with bar(title, quiet) as update:
 
         def report(done: int, total: int, last: Any) -> None:
-            tell(
-                done,
-                total,
-                " ".join(f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last),
-            )
+            shown = [f"{name} {last[name]:.3f}" for name in ("loss", "clean", "robust") if name in last]
+            update(done, total, " ".join(shown))
 
         yield report

@@ -2,8 +2,8 @@
 
 from sparsepgd.detection.attack import DetectionResult, attack_detector
 from sparsepgd.detection.data import Placement, Scenes, letterbox, read_folder
-from sparsepgd.detection.metrics import Precision, mean_average_precision, mean_iou, predictions_of
 from sparsepgd.detection.objectives import Detector, Objective, OutputLoss, Prediction, SemanticSegmentation, Target
+from sparsepgd.detection.study import Precision, mean_average_precision, mean_iou, predictions_of
 from sparsepgd.detection.torchvision_models import COCO_CATEGORIES, TorchvisionDetector
 from sparsepgd.detection.yolo import Yolo, load_yolo
 

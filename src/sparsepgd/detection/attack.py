@@ -5,10 +5,9 @@ There is no success to stop at: every attack runs its full length, and the point
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -29,10 +28,9 @@ from sparsepgd.problem.oracle import Evaluation, borrowed, working_device
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import each
 from sparsepgd.problem.verify import measure
-from sparsepgd.search.attack import Attack, Found, Task
+from sparsepgd.search.attack import Attack, Task
 from sparsepgd.search.loop import Progress, Waiting
 from sparsepgd.search.noise import Noise
-from sparsepgd.threat import Budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,23 +136,23 @@ def attack_detector(
     engine = Engine(None if precise else "tf32", compile=False, graphs=False)
     with borrowed(model, device):
         clean = oracle.measured(x, size)
-        _check_losses(clean)
+        if not bool(clean.isfinite().all()):
+            row = int((~clean.isfinite()).nonzero()[0])
+            raise NonFiniteLogitsError(
+                f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the "
+                "range"
+            )
         number = torch.arange(len(x), device=x.device)
         waiting = Waiting.of(threat, x, number, clean_loss=clean, index=number)
-        found = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
-        return _verified(attack, oracle, x, clean, found, size)
-
-
-def _verified(attack: Attack, oracle: LossOracle, x: Tensor, clean: Tensor, found: Found, size: int) -> DetectionResult:
-    """What was found, with the budget checked and the loss measured afresh."""
-    extent = measure(attack.budget, x, found.x_adv, quantize=attack.quantize)
-    if not bool(extent.within.all()):
-        bad = int((~extent.within).nonzero()[0])
-        words = f"{attack.name} left the budget on image {bad}, which is returned clean; please report this"
-        warnings.warn(words, VerificationWarning, stacklevel=3)
-    x_adv = torch.where(extent.within[:, None, None, None], found.x_adv, x)
-    loss, l0, groups = oracle.measured(x_adv, size), extent.l0 * extent.within, extent.groups * extent.within
-    return DetectionResult(x_adv, clean, loss, l0, groups, found.steps, found.forwards, found.backwards)
+        claimed = attack.search(Task(oracle, threat, waiting, Noise(seed), size, engine, progress))
+        extent = measure(attack.budget, x, claimed.x_adv, quantize=attack.quantize)
+        if not bool(extent.within.all()):
+            bad = int((~extent.within).nonzero()[0])
+            message = f"{attack.name} left the budget on image {bad}, which is returned clean; please report this"
+            warnings.warn(message, VerificationWarning, stacklevel=2)
+        x_adv = torch.where(extent.within[:, None, None, None], claimed.x_adv, x)
+        loss, l0, groups = oracle.measured(x_adv, size), extent.l0 * extent.within, extent.groups * extent.within
+    return DetectionResult(x_adv, clean, loss, l0, groups, claimed.steps, claimed.forwards, claimed.backwards)
 
 
 def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
@@ -168,31 +166,19 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
     check_images(x, attack.quantize)
     if not len(x):
         raise InputError("no images; give at least one")
-    return dataclasses.replace(attack, early_stop=False, budget=_inside(attack.budget, x, content))
-
-
-def _inside(budget: Budget, x: Tensor, content: Tensor | None) -> Budget:
-    if content is None:
-        return budget
-    shape = (len(x), *x.shape[2:])
-    if content.dtype != torch.bool or content.shape != shape:
-        raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
-    allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
-    return dataclasses.replace(budget, allowed=allowed)
+    budget, shape = attack.budget, (len(x), *x.shape[2:])
+    if content is not None:
+        if content.dtype != torch.bool or content.shape != shape:
+            raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
+        allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
+        budget = replace(budget, allowed=allowed)
+    return replace(attack, early_stop=False, budget=budget)
 
 
 def _at(device: torch.device, target: Any) -> Any:
     """A target where the model is; what holds no tensors stays as it is."""
-    if isinstance(target, Tensor) or dataclasses.is_dataclass(target):
+    if isinstance(target, Tensor) or is_dataclass(target):
         return each(lambda tensor: tensor.to(device), target)
     if isinstance(target, dict):
         return {name: _at(device, part) for name, part in target.items()}
     return target
-
-
-def _check_losses(clean: Tensor) -> None:
-    if not bool(clean.isfinite().all()):
-        row = int((~clean.isfinite()).nonzero()[0])
-        raise NonFiniteLogitsError(
-            f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the range"
-        )

@@ -40,8 +40,6 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an image lies in its frame."""
-
     frame: tuple[int, int]  # height, width
     top: int
     left: int
@@ -95,7 +93,10 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
         raise SourceError(f"n={n}, but {folder / 'images'} holds {len(files)} pictures; use 1 <= n <= {len(files)}")
     if size < 32 or size % 32:
         raise SourceError(f"size={size}; detectors need a multiple of 32, e.g. 640")
-    labels = _labels(folder, OUTLINE_FOLDERS if masks else BOX_FOLDERS)
+    names = OUTLINE_FOLDERS if masks else BOX_FOLDERS
+    labels = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if labels is None:
+        raise SourceError(f"no {' or '.join(names)} in {folder}; put a text file for each picture there")
     x, content, targets = [], [], []
     for file in files[:n]:
         boxed, where = letterbox(load_image(str(file), None)[0][0], size)
@@ -104,13 +105,6 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
         content.append(where.content)
         targets.append(_outlined(lines, where) if masks else _boxed(lines, where))
     return Scenes(torch.stack(x), torch.stack(content), tuple(targets), tuple(file.stem for file in files[:n]))
-
-
-def _labels(folder: Path, names: tuple[str, ...]) -> Path:
-    found = next((folder / name for name in names if (folder / name).is_dir()), None)
-    if found is None:
-        raise SourceError(f"no {' or '.join(names)} in {folder}; put a text file for each picture there")
-    return found
 
 
 def _lines(file: Path) -> list[tuple[int, list[float]]]:

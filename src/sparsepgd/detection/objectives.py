@@ -22,8 +22,6 @@ IGNORED = 255  # pixels of no class, as in the label maps of PASCAL VOC and City
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The truth about one image."""
-
     boxes: Tensor  # (N, 4)
     labels: Tensor  # (N,) int64, from 0
     masks: Tensor | None = None  # (N, H, W) bool, where instances are outlined

@@ -19,8 +19,6 @@ NAMES = "FILE.pt or yolo:FILE of ultralytics, torchvision:NAME or FILE.py:FACTOR
 
 @dataclass(frozen=True, eq=False)
 class LoadedDetector:
-    """A model, and how it is attacked and asked."""
-
     name: str
     model: Any
     detector: Detector
@@ -28,7 +26,6 @@ class LoadedDetector:
 
     @property
     def masked(self) -> bool:
-        """Whether it is trained on outlines."""
         heads = getattr(self.model, "roi_heads", None)
         return getattr(self.detector, "masked", False) or getattr(heads, "mask_head", None) is not None
 

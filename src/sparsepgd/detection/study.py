@@ -1,12 +1,14 @@
-"""mAP before and after attacks: one line for each, as in the paper's table on YOLOv8; pictures of both."""
+"""How well a detector does before and after attacks, by mAP (torchmetrics): one line for each, as in the paper's table
+on YOLOv8; pictures of both; and the mean IoU of label maps."""
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -14,21 +16,74 @@ from torch import Tensor
 
 from sparsepgd.detection.attack import DetectionResult, attack_detector
 from sparsepgd.detection.data import Scenes
-from sparsepgd.detection.metrics import Precision, mean_average_precision, predictions_of
-from sparsepgd.detection.objectives import Detector, Prediction
-from sparsepgd.errors import SparsePGDError
+from sparsepgd.detection.objectives import IGNORED, Detector, Prediction, Target
+from sparsepgd.errors import InputError, SparsePGDError
+from sparsepgd.extras import needs
+from sparsepgd.problem.oracle import borrowed
+from sparsepgd.problem.precision import full_precision
 from sparsepgd.search.attack import Attack
 from sparsepgd.sources.data import class_name
 
+BACKENDS = ("pycocotools", "faster_coco_eval")
+MOST = 100  # detections of an image, of all classes together; pycocotools alone would keep as many of each class
 SURE = 0.25  # confidence from which a prediction is drawn
 COLOURS = ("#ff5c5c", "#4dd2ff", "#ffd24d", "#7dff7d", "#ff9cf5", "#ffa14d", "#b8a6ff", "#ffffff")
 SEAM = 6  # pixels between the two
 
 
+@dataclass(frozen=True)
+class Precision:
+    """Mean average precision, in [0, 1]; -1 where there is nothing to find."""
+
+    map50: float  # at IoU 0.5
+    map50_95: float  # mean over IoU 0.5, 0.55, ..., 0.95
+
+
+def mean_average_precision(
+    predictions: Sequence[Prediction], targets: Sequence[Target], over: Literal["boxes", "masks"] = "boxes"
+) -> Precision:
+    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks; of each image the hundred
+    surest detections count."""
+    if len(predictions) != len(targets):
+        raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one for each image")
+    backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
+    with needs("mAP"):
+        from torchmetrics.detection import MeanAveragePrecision
+
+        importlib.import_module(backend)
+    metric = MeanAveragePrecision("xyxy", "bbox" if over == "boxes" else "segm", backend=backend)
+    for prediction, truth in zip(predictions, targets, strict=True):
+        kept = prediction.scores.topk(min(MOST, len(prediction))).indices
+        found = {"labels": prediction.labels[kept].cpu(), "scores": prediction.scores[kept].float().cpu()}
+        expected = {"labels": truth.labels.cpu()}
+        if over == "boxes":
+            found["boxes"], expected["boxes"] = prediction.boxes[kept].float().cpu(), truth.boxes.float().cpu()
+        else:
+            if prediction.masks is None or truth.masks is None:
+                raise InputError("mAP over masks, but a prediction or a target has none; use over='boxes'")
+            found["masks"], expected["masks"] = prediction.masks[kept].cpu(), truth.masks.cpu()
+        metric.update([found], [expected])
+    scores = metric.compute()
+    return Precision(float(scores["map_50"]), float(scores["map"]))
+
+
+@torch.no_grad()
+def predictions_of(detector: Detector, model: Any, x: Tensor, device: torch.device, size: int = 4) -> list[Prediction]:
+    """What the model finds in the images x (B, C, H, W), in full precision, `size` at a time."""
+    with borrowed(model, device), full_precision():
+        batches = (x[i : i + size].to(device) for i in range(0, len(x), size))
+        return [one for batch in batches for one in detector.predict(model, batch)]
+
+
+def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = IGNORED) -> float:
+    """The mean over classes of intersection over union, of label maps (B, H, W)."""
+    with needs("IoU"):
+        from torchmetrics.functional.classification import multiclass_jaccard_index
+    return float(multiclass_jaccard_index(predictions, targets, classes, average="macro", ignore_index=ignore))
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What a model finds in some images, and how good that is."""
-
     predictions: list[Prediction]
     boxes: Precision
     masks: Precision | None  # where both the model and the targets have masks
@@ -36,8 +91,6 @@ class Scored:
 
 @dataclass(frozen=True)
 class Row:
-    """One image under one attack."""
-
     name: str
     clean_loss: float
     loss: float
@@ -47,8 +100,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """One attack with one budget on all images."""
-
     attack: str
     budget: str
     evaluations: int  # points tried for an image

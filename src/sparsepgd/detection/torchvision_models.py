@@ -30,13 +30,17 @@ class TorchvisionDetector:
     seed: int = 0
 
     def losses(self, model: Any, x: Tensor, targets: Sequence[Target]) -> Tensor:
-        detector = _own(model)
+        if not is_torchvision(model):
+            raise UnsupportedError(
+                f"{type(model).__name__} is no detector of torchvision (Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, "
+                "SSD); use Yolo.of(model), OutputLoss(function), or an objective of your own"
+            )
         devices = [x.device] if x.device.type == "cuda" else []
         losses = []
-        with _giving_losses(detector), torch.random.fork_rng(devices=devices):
+        with _giving_losses(model), torch.random.fork_rng(devices=devices):
             for image, target in zip(x, targets, strict=True):
                 torch.manual_seed(self.seed)  # forked: the caller's random numbers are untouched
-                parts = detector([image], [self._as_dict(target, detector)])
+                parts = model([image], [self._as_dict(target, model)])
                 losses.append(torch.stack(list(parts.values())).sum())
         return torch.stack(losses)
 
@@ -86,12 +90,3 @@ def is_torchvision(model: Any) -> bool:
     from torchvision.models.detection.ssd import SSD
 
     return isinstance(model, GeneralizedRCNN | RetinaNet | FCOS | SSD)
-
-
-def _own(model: Any) -> Any:
-    if not is_torchvision(model):
-        raise UnsupportedError(
-            f"{type(model).__name__} is no detector of torchvision (Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD); "
-            "use Yolo.of(model), OutputLoss(function), or an objective of your own"
-        )
-    return model

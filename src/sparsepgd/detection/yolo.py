@@ -1,11 +1,16 @@
 """YOLO models of ultralytics, detection and instance segmentation (paper, section on YOLOv8).
 
-Ultralytics is licensed under the AGPL-3.0, so it is never required: it is imported where it is needed.
+Ultralytics is licensed under the AGPL-3.0, so it is never required: it is imported where it is needed. Its checkpoints
+are pickles of whole modules. Of these no line is run: every class in a file but tensors and plain containers is read as
+an empty husk that keeps its attributes, and the weights are picked out of the husks.
 """
 
 from __future__ import annotations
 
+import collections
 import os
+import pickle
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +21,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparsepgd.detection.checkpoints import read_checkpoint
 from sparsepgd.detection.objectives import Prediction, Target
 from sparsepgd.errors import InputError, SourceError, UnsupportedError, first_line
 from sparsepgd.extras import needs
 
 GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses, as YOLOv8 was trained
 MASK_RATIO = 4  # masks are compared at a quarter of the resolution, as in training
+HARMLESS: dict[tuple[str, str], Any] = {
+    ("builtins", "set"): set,
+    ("__builtin__", "set"): set,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch", "Size"): torch.Size,
+    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,3 +182,78 @@ def _masks(coefficients: Tensor, prototypes: Tensor, boxes: Tensor, shape: torch
     x_1, y_1, x_2, y_2 = (side[:, None, None] for side in boxes.T)
     inside: Tensor = (x >= x_1) & (x < x_2) & (y >= y_1) & (y < y_2)
     return (scores > 0) & inside
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    architecture: dict[str, Any]  # ultralytics' description of the layers
+    weights: dict[str, Tensor]  # float32
+    head: str  # class of the last layer: Detect, Segment, ...
+    names: tuple[str, ...]  # of the classes
+
+
+class Husk:
+    """Stands for an object of any class; it takes what it is given and does nothing."""
+
+    kind = "object"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Husk:
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Husk:
+        return Husk()
+
+
+class Reader(pickle.Unpickler):
+    """Finds no class that is not known to be harmless."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in HARMLESS:
+            return HARMLESS[module, name]
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        return type(name, (Husk,), {"kind": name})
+
+
+READERS = SimpleNamespace(__name__="husks", Unpickler=Reader)  # what torch.load asks of a pickle module
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The network of an ultralytics .pt file, the averaged one if there is one."""
+    try:
+        content = torch.load(path, "cpu", pickle_module=READERS, weights_only=False)
+    except FileNotFoundError:
+        raise SourceError(f"no file {str(path)!r}; give a checkpoint such as yolov8n.pt") from None
+    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, AttributeError, TypeError) as error:
+        raise SourceError(f"{str(path)!r} cannot be read as a checkpoint: {first_line(error)}") from None
+    content = content if isinstance(content, dict) else {}
+    network = content.get("ema") or content.get("model")
+    architecture = getattr(network, "yaml", None)
+    if not isinstance(network, Husk) or not isinstance(architecture, dict):
+        raise SourceError(f"{str(path)!r} holds no model of ultralytics; give a checkpoint such as yolov8n.pt")
+    weights = _state(network, "")
+    names = getattr(network, "names", {})
+    names = [names[i] for i in sorted(names)] if isinstance(names, dict) else names
+    *_, head = vars(network)["_modules"]["model"]._modules.values()
+    return Checkpoint(architecture, weights, str(head.kind), tuple(map(str, names)))
+
+
+def _state(module: Any, prefix: str) -> dict[str, Tensor]:
+    """Parameters and buffers of a husk and of those inside it, named as `state_dict` does."""
+    found = {}
+    tensors = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
+    unsaved = getattr(module, "_non_persistent_buffers_set", ())
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and (not isinstance(unsaved, set) or name not in unsaved):
+            values = tensor.detach()
+            found[prefix + name] = values.float() if values.is_floating_point() else values
+    for name, inner in getattr(module, "_modules", {}).items():
+        found |= _state(inner, f"{prefix}{name}.")
+    return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import field, fields
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,3 +90,29 @@ def check_counts(**values: int | None) -> None:
         if value is not None and not isinstance(value, Integral):
             raise UnsupportedError(f"{name}={value!r}; expected an integer")
     check_positive(**values)
+
+
+def count(default: int | None, least: int = 1) -> Any:
+    """A field of a dataclass that holds a number of steps, images or the like."""
+    return field(default=default, metadata={"check": check_counts, "more_than": least - 1})
+
+
+def positive(default: float | None, more_than: float = 0) -> Any:
+    """A field of a dataclass that holds a number larger than zero."""
+    return field(default=default, metadata={"check": check_positive, "more_than": more_than})
+
+
+def choice(default: str | None, values: Iterable[str]) -> Any:
+    """A field of a dataclass that holds one of the values, or None if that is the default."""
+    return field(default=default, metadata={"values": tuple(values)})
+
+
+def check_fields(values: Any) -> None:
+    """The fields made by the three above."""
+    for one in fields(values):
+        value, limits = getattr(values, one.name), one.metadata
+        if "values" in limits and value not in (one.default, *limits["values"]):
+            raise UnsupportedError(f"{one.name}={value!r}; use one of {', '.join(map(repr, limits['values']))}")
+        if "check" in limits:
+            offset = limits["more_than"]
+            limits["check"](**{one.name: value - offset if offset and value is not None else value})

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import EngineWarning, UnsupportedError, first_line
+from sparsepgd.errors import EngineWarning, first_line
+from sparsepgd.problem.checks import check_fields, choice
 from sparsepgd.problem.precision import full_precision, tf32
 
 T = TypeVar("T")
@@ -42,7 +43,6 @@ METER: ContextVar[Meter | None] = ContextVar("METER", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Counts what the searches within do."""
     meter = Meter()
     before = METER.set(meter)
     try:
@@ -63,14 +63,13 @@ class Engine:
     replayed. What a model does not allow is left out with one warning.
     """
 
-    precision: Precision | None = None
+    precision: Precision | None = choice(None, PRECISIONS)
     compile: bool | None = None
     graphs: bool | None = None
     backend: str = "inductor"  # of torch.compile
 
     def __post_init__(self) -> None:
-        if self.precision not in (None, *PRECISIONS):
-            raise UnsupportedError(f"precision={self.precision!r}; use one of {', '.join(map(repr, PRECISIONS))}")
+        check_fields(self)
 
     @property
     def scale(self) -> float:
@@ -80,14 +79,11 @@ class Engine:
     def decided(self, model: Any, x: Tensor, device: torch.device) -> Engine:
         """The engine for images like x; open is at most whether to compile, which the search will show. What a
         function that is no module does inside is not known, so that it is not recorded unless asked for."""
-        gpu, single = device.type == "cuda", x.dtype == torch.float32
-        precision, compiled, graphs = self.precision, self.compile, self.graphs
-        if precision is None and gpu and single:
-            precision = "fp16"
-        if compiled is None and not (gpu and single):
-            compiled = False
-        if graphs is None:
-            graphs = isinstance(model, nn.Module)
+        gpu = device.type == "cuda"
+        quick = gpu and x.dtype == torch.float32
+        precision: Precision | None = "fp16" if self.precision is None and quick else self.precision
+        compiled = False if self.compile is None and not quick else self.compile
+        graphs = isinstance(model, nn.Module) if self.graphs is None else self.graphs
         return Engine(precision, compiled, graphs and gpu, self.backend)
 
     @contextmanager
@@ -147,7 +143,6 @@ class Running:
             return self.call(x)
 
     def as_it_was(self) -> None:
-        """The kernels of the convolutions as they lay before."""
         for kernel, data in self.kernels:
             kernel.data = data
         self.kernels = []

@@ -40,11 +40,6 @@ def dlr(logits: Tensor, label: Tensor) -> Tensor:
 LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 
-def check_loss(name: str) -> None:
-    if name not in LOSSES:
-        raise UnsupportedError(f"loss={name!r}; use one of {', '.join(map(repr, LOSSES))}")
-
-
 class Goal(ABC):
     """What the adversary wants the model to say."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import RLock
 from typing import Any, Protocol, Self
@@ -27,7 +26,7 @@ from sparsepgd.errors import (
     first_line,
 )
 from sparsepgd.problem.engine import in_parts
-from sparsepgd.problem.goals import Goal, LossName
+from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
@@ -63,7 +62,7 @@ class Oracle:
     """A model, the way to its logits, and the goal. Use it inside ``borrowed(model)``."""
 
     model: Model
-    goal: Goal
+    goal: Goal = field(default_factory=Untargeted)
     loss: LossName = "ce"
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
     device: torch.device | None = None  # where the model is asked; None: where the images are
@@ -101,17 +100,17 @@ class Oracle:
         if not gradient:
             with torch.no_grad():
                 logits = self.logits(x_adv)
-                return self._seen(logits, self.goal.loss(logits, label, self.loss), y, label)
+                return self.judged(logits, self.goal.loss(logits, label, self.loss), y, label)
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
             loss = self.goal.loss(logits, label, self.loss)
             led = loss if along is None else self.goal.chosen_loss(logits, label, along)
             (g,) = torch.autograd.grad(led.sum() * self.scale, point)
         g = torch.nan_to_num(g / self.scale, 0.0, 0.0, 0.0)
-        return self._seen(logits.detach(), loss.detach(), y, label, g)
+        return self.judged(logits.detach(), loss.detach(), y, label, g)
 
     def running(self, model: Model, scale: float) -> Self:
-        return dataclasses.replace(self, model=model, scale=scale)
+        return replace(self, model=model, scale=scale)
 
     def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
         return self.goal.reached(self.answers(x_adv, batch_size), y, label)
@@ -127,7 +126,7 @@ class Oracle:
             )
         return point, logits
 
-    def _seen(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
+    def judged(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
         """Non-finite logits are no success and no progress either."""
         loss = torch.where(logits.isfinite().all(1), loss, -torch.inf)
         return Evaluation(loss, self.goal.reached(logits, y, label), g)
@@ -138,17 +137,23 @@ class Oracle:
 
         Batches that do not fit the memory are halved. Here a model is asked first, so here it is said what it refuses.
         """
-
-        def part(some: slice) -> Tensor:
-            return self.logits(x[some].to(self.device)).to(x.device)
-
         try:
             with full_precision():
-                return torch.cat(in_parts(part, len(x), batch_size)[0])
+                parts, _ = in_parts(lambda i: self.logits(x[i].to(self.device)).to(x.device), len(x), batch_size)
+                return torch.cat(parts)
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise _refused(self.model, x[:batch_size], error) from error
+
+
+def logits_of(
+    model: Model, x: Tensor, batch_size: int, extract: Callable[[Any], Tensor] | None = None, device: Any = None
+) -> Tensor:
+    """What a model that is not borrowed yet says of clean or final images, see `Oracle.answers`."""
+    device = working_device(model, x) if device is None else torch.device(device)
+    with borrowed(model, device):
+        return Oracle(model, extract=extract, device=device).answers(x, batch_size)
 
 
 def classifier(asked: Evaluator) -> Oracle:
@@ -180,7 +185,6 @@ def check_logits(logits: Tensor) -> None:
 
 
 def _refused(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
-    """Why the model did not take the images."""
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:
@@ -211,25 +215,20 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
     with BORROWING, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
         found = model.modules() if isinstance(model, nn.Module) else ()
         modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
-        with _ordinary(modules), _evaluating(modules):
-            yield
-
-
-@contextmanager
-def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
-    training = [module.training for module in modules]
-    trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
-    try:
-        for module in modules:
-            module.training = False
-        for parameter in trainable:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, mode in zip(modules, training, strict=True):
-            module.training = mode
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+        with _ordinary(modules):
+            training = [module.training for module in modules]
+            trainable = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+            try:
+                for module in modules:
+                    module.training = False
+                for parameter in trainable:
+                    parameter.requires_grad_(False)
+                yield
+            finally:
+                for module, mode in zip(modules, training, strict=True):
+                    module.training = mode
+                for parameter in trainable:
+                    parameter.requires_grad_(True)
 
 
 @contextmanager

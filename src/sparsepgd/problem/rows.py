@@ -13,31 +13,27 @@ D = TypeVar("D")
 
 
 def select(rows: D, pick: Tensor | slice) -> D:
-    """Some rows."""
-    chosen: D = each(lambda tensor: tensor[pick], rows)
-    return chosen
+    return each(lambda tensor: tensor[pick], rows)
 
 
 def join(*parts: D) -> D:
-    """The rows of all parts, one after the other."""
-    joined: D = each(lambda *tensors: torch.cat(tensors), *parts)
-    return joined
+    return each(lambda *tensors: torch.cat(tensors), *parts)
 
 
 def choose(which: Tensor, one: D, other: D) -> D:
     """Row by row, those of one where `which` (B,) is True, else those of the other."""
-
-    def chosen(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b)
-
-    rows: D = each(chosen, one, other)
-    return rows
+    return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), one, other)
 
 
 def clone(rows: D) -> D:
-    """The same rows in memory of their own."""
-    copy: D = each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)
-    return copy
+    return each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)
+
+
+def assign(into: Any, rows: Any) -> None:
+    """Copy every tensor to where its like lies, unless it lies there already."""
+    for place, tensor in zip(tensors(into), tensors(rows), strict=True):
+        if place is not tensor:
+            place.copy_(tensor)
 
 
 def tensors(rows: Any) -> Iterator[Tensor]:
@@ -49,14 +45,11 @@ def tensors(rows: Any) -> Iterator[Tensor]:
             yield from tensors(getattr(rows, field.name))
 
 
-def each(operation: Callable[..., Tensor], first: Any, *others: Any) -> Any:
+def each(operation: Callable[..., Tensor], *rows: D) -> D:
     """The operation on every tensor, or on all that are in the same place."""
-    if first is None:
-        return None
-    if isinstance(first, Tensor):
-        return operation(first, *others)
-    changes = {
-        field.name: each(operation, *(getattr(one, field.name) for one in (first, *others)))
-        for field in dataclasses.fields(first)
-    }
-    return dataclasses.replace(first, **changes)
+    first: Any = rows[0]
+    if first is not None and not isinstance(first, Tensor):
+        names = [field.name for field in dataclasses.fields(first)]
+        changes = {name: each(operation, *(getattr(one, name) for one in rows)) for name in names}
+        return dataclasses.replace(first, **changes)  # type: ignore[no-any-return]
+    return first if first is None else operation(*rows)  # type: ignore[return-value]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
 from sparsepgd.problem.oracle import Model
-from sparsepgd.problem.result import Result
+from sparsepgd.problem.verify import Result
 from sparsepgd.threat import Budget
 
 Call = TypeVar("Call", bound=Callable[..., Result | Tensor])
@@ -60,20 +60,21 @@ def shape_of(x: Tensor) -> tuple[int, int, int]:
 
 def with_own_shape(model: Model, x: Tensor) -> Model:
     """The model for images that stand for inputs like x."""
-    shape = tuple(x.shape[1:])
-    if isinstance(model, nn.Module):
-        return _Reshaping(model, shape)
-    return partial(_reshaped, model, shape)
+    inner, shape = model, tuple(x.shape[1:])
+
+    def reshaped(images: Tensor) -> Any:
+        return inner(images.reshape(len(images), *shape))
+
+    return View(reshaped, model) if isinstance(model, nn.Module) else reshaped
 
 
-def _reshaped(inner: Model, shape: tuple[int, ...], images: Tensor) -> Any:
-    return inner(images.reshape(len(images), *shape))
+class View(nn.Module):
+    """A function that asks a model. The model's modules are borrowed with it, and come back as they were."""
 
-
-class _Reshaping(nn.Module):
-    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
+    def __init__(self, function: Model, model: object) -> None:
         super().__init__()
-        self.inner, self.shape = model, shape
+        self.function = function
+        self.model = model  # seen by torch if it is a module
 
-    def forward(self, images: Tensor) -> Any:
-        return _reshaped(self.inner, self.shape, images)
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)

@@ -1,4 +1,4 @@
-"""The verifier. It trusts no attack and shares no code with one.
+"""The verifier, and the result of every attack. It trusts no attack and shares no code with one.
 
 It sees the clean images, the images that an attack returned and the budget, and answers for each image:
 is it within the budget, and does the model, asked afresh in full precision, say what the adversary wants?
@@ -6,6 +6,7 @@ is it within the budget, and does the model, asked afresh in full precision, say
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +19,55 @@ from sparsepgd.threat.norms import group_l0
 
 
 @dataclass(frozen=True, eq=False)
-class Extent:
-    """How much was changed, one row an image."""
+class Result:
+    """One row an image, aligned with the input. Verified: ``fooled`` is what a fresh forward pass in
+    full precision on ``x_adv`` confirmed, within budget."""
 
+    x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
+    fooled: Tensor  # (B,) bool
+    clean_correct: Tensor  # (B,) bool; wrong from the start: not robust, and with an untargeted goal not attacked
+    l0: Tensor  # (B,) int64, changed pixels
+    groups: Tensor  # (B,) int64, the fewest groups of the pattern that cover them
+    steps: Tensor  # (B,) int64, updates until success, or all of them
+    forwards: Tensor  # (B,) int64, forward passes of the search on this image, until success
+    backwards: Tensor  # (B,) int64
+    loss: Tensor  # (B,) of x_adv, as the attack measured it; NaN where nothing was searched
+    clean_prediction: Tensor  # (B,) int64
+    prediction: Tensor  # (B,) int64, on x_adv
+    broken_by: tuple[str | None, ...]  # the attack that fooled the model, for each image
+
+    def __len__(self) -> int:
+        return len(self.fooled)
+
+    @property
+    def clean_accuracy(self) -> float:
+        return float(self.clean_correct.double().mean()) if len(self) else math.nan
+
+    @property
+    def robust(self) -> Tensor:
+        """(B,) bool: right on the clean image and never fooled."""
+        return self.clean_correct & ~self.fooled
+
+    @property
+    def robust_accuracy(self) -> float:
+        return float(self.robust.double().mean()) if len(self) else math.nan
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({len(self)} images, clean {self.clean_accuracy:.1%}, robust {self.robust_accuracy:.1%}, "
+            f"{int(self.fooled.sum())} fooled)"
+        )
+
+
+def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
+    """The result before any attack: clean images, and what the model says of them."""
+    said, zero = clean.argmax(1), torch.zeros_like(y)
+    loss, none = clean.new_full(y.shape, math.nan), torch.zeros_like(y, dtype=torch.bool)
+    return Result(x.clone(), none, said == y, zero, zero, zero, zero, zero, loss, said, said, (None,) * len(y))
+
+
+@dataclass(frozen=True, eq=False)
+class Extent:
     within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, if asked for, the 8-bit grid
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, Omega_0
@@ -28,8 +75,6 @@ class Extent:
 
 @dataclass(frozen=True, eq=False)
 class Verdict(Extent):
-    """The same, and what the model says."""
-
     reached: Tensor  # (B,) bool: within, and the goal is reached
     prediction: Tensor  # (B,) int64
 
@@ -57,7 +102,6 @@ def verify(
     quantize: bool = False,
     batch_size: int = 64,
 ) -> Verdict:
-    """Judge ``x_adv`` (B, C, H, W) against ``x``."""
     extent = measure(budget, x, x_adv, quantize=quantize)
     logits = oracle.answers(x_adv, batch_size)
     reached = extent.within & oracle.goal.reached(logits, y, label)
@@ -89,7 +133,6 @@ def _values_ok(x: Tensor, x_adv: Tensor, changed: Tensor, budget: Budget, quanti
         near = (level - (before * LEVELS).round()).abs() <= LEVELS * budget.eps + 1e-6
         fine = on_grid & near & (level >= 0) & (level <= LEVELS)
     else:
-        fine = (after >= 0) & (after <= 1) & ((after - before).abs() <= budget.eps)
-    if budget.eps >= 1 and not quantize:
-        fine = (after >= 0) & (after <= 1)
+        near = ((after - before).abs() <= budget.eps) | (budget.eps >= 1)
+        fine = (after >= 0) & (after <= 1) & near
     return (fine | ~changed).flatten(1).all(1)

@@ -1,7 +1,6 @@
 """Showing runs: one self-contained page, and the same figures as files."""
 
 from sparsepgd.report.entries import Entry, collect, entry_of
-from sparsepgd.report.figures import write_figures
-from sparsepgd.report.page import PAGE, refresh_page, write_page
+from sparsepgd.report.page import PAGE, refresh_page, write_figures, write_page
 
 __all__ = ["PAGE", "Entry", "collect", "entry_of", "refresh_page", "write_figures", "write_page"]

@@ -24,19 +24,25 @@ Curve = Callable[[Record], tuple[Tensor, Tensor]]
 
 def outcomes(entries: Sequence[Entry]) -> Any:
     """One bar a run: withstood, broken by which attack, wrong from the start."""
-    counts = [_causes(entry) for entry in entries]
+    causes = {"withstood": "withstood", "wrong": WRONG}
+    counts = [
+        Counter(causes.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
+        for entry in entries
+    ]
     names = ["withstood", *sorted({name for each in counts for name in each} - {"withstood", WRONG}), WRONG]
     images = np.array([entry.record.images for entry in entries])
     figure = new_figure(WIDTH * 2, 1.1 + 0.5 * len(entries))
     axis = figure.add_subplot()
     left = np.zeros(len(entries))
-    for i, (name, fill) in enumerate(zip(names, _fills(len(names)), strict=True)):
+    others = len(SERIES) - 1  # blue for what withstood, grey for what was wrong, the others, later hatched, for attacks
+    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(len(names) - 2)]
+    fills: list[dict[str, Any]] = [{"color": colour(0)}, *attacks, {"color": LINE}]
+    for i, (name, fill) in enumerate(zip(names, fills, strict=True)):
         width = 100 * np.array([each[name] for each in counts]) / images
         axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(name), **fill)
         ink = INK if name == WRONG else PAPER if i < 3 else "black"  # what can be read on that colour
         for y in np.flatnonzero(width >= 6):
-            words = {"ha": "center", "va": "center", "color": ink, "weight": "bold"}
-            axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", **words)
+            axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", ha="center", va="center", color=ink, weight="bold")
         left = left + width
     axis.set(xlim=(0, 100), xlabel=f"share of all {nouns(entries)[0]}s, %", yticks=range(len(entries)))
     axis.set_yticklabels([_name(entry, entries) for entry in entries], color=INK)
@@ -57,15 +63,17 @@ def over_queries(entries: Sequence[Entry]) -> Any:
 
 def over_k(entries: Sequence[Entry]) -> Any:
     """A line where the smallest k was searched, else a point with its interval."""
-    figure = new_figure(WIDTH, HEIGHT)
-    axis = figure.add_subplot()
+    figure, axis = _axes()
     for entry in entries:
         style = {"color": colour(entry.position), "label": _name(entry, entries)}
         if entry.k is not None and entry.over_k:
             k, accuracy = accuracy_over_k(entry.record, entry.k)
             _curve(axis, k.numpy(), accuracy.numpy(), entry, style)
         elif entry.k is not None:
-            _point(axis, entry, style)
+            value, *ends = (100 * share for share in (entry.record.robust_accuracy, *entry.record.robust_interval))
+            reach = [[max(value - ends[0], 0)], [max(ends[1] - value, 0)]]
+            form: Any = {"fmt": "o", "ms": 6, "capsize": 4, "elinewidth": 1.6, "clip_on": False, "zorder": 4}
+            axis.errorbar([entry.k], [value], reach, **form, **style)
     largest = max(entry.k for entry in entries if entry.k is not None)
     axis.set(xlim=(0, largest * 1.03), xlabel="k, groups that may change")
     axis.locator_params(axis="x", integer=True)
@@ -80,20 +88,11 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
     taken = [[row.steps + 1 for row in entry.record.rows if row.fooled] for entry in entries]
     most = max(9, *map(max, taken))
     edges = np.unique(np.round(np.logspace(0, np.log10(most + 1), BINS + 1)).astype(int))
-    figure = new_figure(WIDTH, HEIGHT)
-    axis = figure.add_subplot()
+    figure, axis = _axes()
     for entry, values in zip(entries, taken, strict=True):
-        counts, _ = np.histogram(values, edges)
-        alone = len(entries) == 1
-        axis.stairs(
-            counts,
-            edges,
-            fill=alone,
-            color=colour(entry.position),
-            lw=0 if alone else 2,
-            ls=dash(entry.position),
-            label=_name(entry, entries),
-        )
+        counts, alone = np.histogram(values, edges)[0], len(entries) == 1
+        style = {"color": colour(entry.position), "ls": dash(entry.position), "lw": 0 if alone else 2}
+        axis.stairs(counts, edges, fill=alone, label=_name(entry, entries), **style)
     axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel=f"{nouns(entries)[0]}s")
     axis.set_ylim(bottom=0)
     _whole_numbers(axis)
@@ -103,10 +102,13 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
     return figure
 
 
-def _over(entries: Sequence[Entry], curve: Curve, words: str, shift: int) -> Any:
+def _axes() -> tuple[Any, Any]:
     figure = new_figure(WIDTH, HEIGHT)
-    axis = figure.add_subplot()
-    most = 9
+    return figure, figure.add_subplot()
+
+
+def _over(entries: Sequence[Entry], curve: Curve, label: str, shift: int) -> Any:
+    (figure, axis), most = _axes(), 9
     for entry in entries:
         count, accuracy = curve(entry.record)
         xs = np.maximum(count.numpy() + shift, 1)
@@ -115,35 +117,21 @@ def _over(entries: Sequence[Entry], curve: Curve, words: str, shift: int) -> Any
         clean = 100 * entry.record.clean_accuracy
         axis.axhline(clean, color=colour(entry.position) if len(entries) > 1 else MUTED, ls=":", lw=1)
         if len(entries) == 1:
-            _clean_level(axis, clean)
-    axis.set(xscale="log", xlabel=words, xlim=(1, 1.15 * most))
+            above = clean < 93  # else there is no room
+            where = {"ha": "right", "va": "bottom" if above else "top", "transform": axis.get_yaxis_transform()}
+            axis.text(0.99, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
+    axis.set(xscale="log", xlabel=label, xlim=(1, 1.15 * most))
     _whole_numbers(axis)
     return _percent(figure, axis, len(entries))
-
-
-def _clean_level(axis: Any, clean: float) -> None:
-    above = clean < 93  # else there is no room
-    where = {"ha": "right", "va": "bottom" if above else "top", "transform": axis.get_yaxis_transform()}
-    axis.text(0.99, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
 
 
 def _curve(axis: Any, xs: Any, accuracy: Any, entry: Entry, style: dict[str, Any]) -> None:
     """A falling line and, lighter, its 95 % interval."""
     n = entry.record.images
-    low, high = zip(*(wilson(round(value * n), n) for value in accuracy.tolist()), strict=True)
-    axis.fill_between(
-        xs, 100 * np.array(low), 100 * np.array(high), step="post", color=style["color"], alpha=0.14, lw=0
-    )
+    low, high = 100 * np.array([wilson(round(value * n), n) for value in accuracy.tolist()]).T
+    axis.fill_between(xs, low, high, step="post", color=style["color"], alpha=0.14, lw=0)
     axis.step(xs, 100 * accuracy, where="post", ls=dash(entry.position), **style)
     axis.plot(xs[-1:], 100 * accuracy[-1:], "o", ms=5, color=style["color"], clip_on=False, zorder=4)
-
-
-def _point(axis: Any, entry: Entry, style: dict[str, Any]) -> None:
-    record = entry.record
-    low, high = (100 * value for value in record.robust_interval)
-    value = 100 * record.robust_accuracy
-    reach = [[max(value - low, 0)], [max(high - value, 0)]]
-    axis.errorbar([entry.k], [value], reach, fmt="o", ms=6, capsize=4, elinewidth=1.6, clip_on=False, zorder=4, **style)
 
 
 def _percent(figure: Any, axis: Any, count: int) -> Any:
@@ -171,18 +159,6 @@ def _whole_numbers(axis: Any) -> None:
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if short else (1.0,)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _causes(entry: Entry) -> Counter[str]:
-    names = {"withstood": "withstood", "wrong": WRONG}
-    return Counter(names.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
-
-
-def _fills(count: int) -> list[dict[str, Any]]:
-    """Blue for what withstood, grey for what was wrong, the other colours, later with a hatch, for attacks."""
-    others = len(SERIES) - 1
-    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(count - 2)]
-    return [{"color": colour(0)}, *attacks, {"color": LINE}]
 
 
 def _name(entry: Entry, entries: Sequence[Entry]) -> str:

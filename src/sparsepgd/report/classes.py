@@ -30,13 +30,9 @@ class Classes:
 
     def short_names(self, most: int) -> list[str]:
         """Of so many letters at most; before those that are then alike stands the number of the class."""
-        short = [plain(name, most) for name in self.names]
-        alike = Counter(short)
+        alike = Counter(plain(name, most) for name in self.names)
         pairs = zip(self.numbers, self.names, strict=True)
-        return [
-            word if alike[word] == 1 else plain(f"{number} {name}", most)
-            for word, (number, name) in zip(short, pairs, strict=True)
-        ]
+        return [plain(name if alike[plain(name, most)] == 1 else f"{number} {name}", most) for number, name in pairs]
 
 
 def count_classes(entry: Entry) -> Classes:
@@ -97,8 +93,10 @@ def confusion(entry: Entry, stacked: bool) -> Any:
         axis.set_yticks(ticks, names if stacked or not i else [])
         axis.grid(visible=False)
         axis.spines[:].set_visible(True)
-        if len(names) <= NUMBERS:
-            _write(axis, counts, share)
+        for (row, column), count in np.ndenumerate(counts) if len(names) <= NUMBERS else ():
+            if count:
+                ink = "white" if share[row, column] > 0.55 else INK
+                axis.text(column, row, str(count), ha="center", va="center", fontsize=8, color=ink)
     return figure
 
 
@@ -138,10 +136,3 @@ def _share_changed(entry: Entry) -> Any:
     """Of each pixel or feature, the share in percent of what was attacked that changes it."""
     searched = entry.changed[entry.searched]
     return 100 * searched.double().mean(0).numpy() if len(searched) else np.zeros(entry.changed.shape[1:])
-
-
-def _write(axis: Any, counts: Counts, share: Any) -> None:
-    for (row, column), count in np.ndenumerate(counts):
-        if count:
-            ink = "white" if share[row, column] > 0.55 else INK
-            axis.text(column, row, str(count), ha="center", va="center", fontsize=8, color=ink)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted, singular
+from sparsepgd.analysis.summary import length, singular
 from sparsepgd.errors import SourceError
 from sparsepgd.runs.chunks import decoded
 from sparsepgd.runs.folders import RECORD, load, load_adversarial
@@ -29,8 +28,6 @@ NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One run."""
-
     position: int  # among those shown
     label: str  # what tells it from the others
     record: Record
@@ -49,18 +46,12 @@ class Entry:
         return chr(ord("A") + self.position % 26) + (str(again + 1) if again else "")
 
     @property
-    def attack(self) -> dict[str, Any]:
-        """Its hyper-parameters; for a search over k, those of the attack that is repeated."""
-        return self._settings["attack"] if self.over_k else self._settings
-
-    @property
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = self.record.configuration["attack"]
         return settings
 
     @property
     def over_k(self) -> bool:
-        """Whether the smallest k was searched for each image."""
         return self._settings.get("kind") == "Smallest"
 
     @property
@@ -86,7 +77,6 @@ class Entry:
 
     @property
     def structured(self) -> bool:
-        """Whether the groups are more than single points."""
         return bool(self._budget) and self._budget["pattern"]["kind"] not in ("Pixels", "Features")
 
     @property
@@ -111,8 +101,8 @@ class Entry:
 
     @property
     def length(self) -> str:
-        counts = {unit: self.attack.get(unit) for unit in ("steps", "queries")}
-        return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
+        attack = self._settings["attack"] if self.over_k else self._settings  # over k: the attack that is repeated
+        return length(attack)
 
     @cached_property
     def changed(self) -> Tensor:
@@ -136,16 +126,18 @@ class Entry:
 
 def collect(folders: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders, and in the folders within them."""
-    return entries_of(records_of([run for folder in folders for run in _run_folders(Path(folder))]))
+    runs: list[Path] = []
+    for folder in map(Path, folders):
+        inside = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
+        runs += inside or [folder]  # without a record, `load` says what is wrong
+    return entries_of(records_of(runs))
 
 
 def records_of(folders: Sequence[Path]) -> dict[Path, Record]:
-    """The runs in these folders themselves."""
     return {folder: load(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)}
 
 
 def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
-    """The runs by their folders."""
     labels = _labels(list(records.values()))
     return [
         Entry(position, label, record, *_images(folder, record))
@@ -172,11 +164,11 @@ def nouns_of(x: Tensor) -> tuple[str, str]:
 
 def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
     """The same for runs that are shown together."""
-    found = {nouns_of(entry.x) for entry in entries}
-    return found.pop() if len(found) == 1 else ("input", "value")
+    kinds = {nouns_of(entry.x) for entry in entries}
+    return kinds.pop() if len(kinds) == 1 else ("input", "value")
 
 
-def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
+def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     """What to know before the numbers are believed: of each run, and of runs that are laid side by side."""
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
@@ -190,7 +182,7 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, Notice]]:
         robust = {name: entry.record.robust_accuracy for name, entry in group.items()}
         found += [(letters, notice) for notice in sanity.compare(robust)]
     if len({entry.data_digest for entry in entries}) > 1:
-        found.append(("", Notice("other-images", "the runs are on different images: compare them with care")))
+        found.append(("", sanity.Notice("other-images", "the runs are on different images: compare them with care")))
     return found
 
 
@@ -218,13 +210,6 @@ def describe_budget(written: object) -> str:
 def short_digest(value: object) -> str:
     """Eight letters that tell values apart which are too long to be shown."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    found = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
-    if not found:
-        load(folder)  # says what is wrong
-    return found
 
 
 def _images(folder: Path, record: Record) -> tuple[Tensor, Tensor]:

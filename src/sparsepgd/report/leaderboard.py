@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from sparsepgd import atomic
-from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.analysis.summary import counted, length, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.entries import describe_budget, short_digest
 from sparsepgd.runs.folders import load, load_adversarial
@@ -25,8 +26,6 @@ HEADER = ["model", "clean", "robust", "95 %", "strongest alone", "each attack al
 
 
 class Attempt(Strict):
-    """One attack on the model."""
-
     attack: str
     settings: dict[str, Any]  # hyper-parameters, without the budget
     seed: int
@@ -43,20 +42,18 @@ class Attempt(Strict):
     @property
     def length(self) -> str:
         """``spgd-projected (100 steps)``."""
-        counts = [counted(self.settings[unit], unit) for unit in ("steps", "queries") if self.settings.get(unit)]
-        return f"{self.attack} ({', '.join(counts)})" if counts else self.attack
+        counts = length(self.settings)
+        return f"{self.attack} ({counts})" if counts else self.attack
 
 
 class Contender(Strict):
-    """A model under one budget."""
-
     version: Literal[1] = 1
     model: str
     model_sha256: str | None
     data: str
     data_sha256: str
     images: int
-    budget: Annotated[dict[str, Any], like(BudgetPart)]
+    budget: Annotated[dict[str, Any], like(lambda value: BudgetPart)]
     clean_accuracy: float = Field(ge=0, le=1)
     attempts: tuple[Attempt, ...]
 
@@ -92,7 +89,6 @@ class Contender(Strict):
         return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
 
     def row(self) -> list[str]:
-        """Its line of the table."""
         low, high = wilson(self.standing, self.images)
         alone = self.strongest
         return [
@@ -106,7 +102,6 @@ class Contender(Strict):
 
 
 def from_run(record: Record) -> Contender:
-    """A record of the leaderboard with one attack."""
     written = dict(record.configuration["attack"])
     budget = written.pop("budget", None)
     if not isinstance(budget, dict) or written.get("kind") == "Smallest":
@@ -154,17 +149,13 @@ def joined(old: Contender, new: Contender) -> Contender:
                 f"{old.file} holds another {name.removesuffix('_sha256')} of the same name; rename one, or delete it"
             )
     fresh = new.attempts[0]
-    kept = [
-        one
-        for one in old.attempts
-        if (one.attack, one.settings, one.seed) != (fresh.attack, fresh.settings, fresh.seed)
-    ]
+    key = attrgetter("attack", "settings", "seed")
+    kept = [one for one in old.attempts if key(one) != key(fresh)]
     attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
     return old.model_copy(update={"attempts": tuple(attempts)})
 
 
 def contenders(folder: Path) -> list[Contender]:
-    """All records of a folder."""
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if not files:
         raise SourceError(f"no records in {folder}; make one from a run: spgd leaderboard --add RUN")

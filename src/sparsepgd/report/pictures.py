@@ -84,11 +84,7 @@ def boxes(changed: Tensor) -> list[list[int]]:
     mask, around = changed.numpy(), np.ones((3, 3))
     heaps, _ = ndimage.label(ndimage.binary_dilation(mask, around), around)
     found = ndimage.find_objects(np.where(mask, heaps, 0))[:MOST_BOXES]
-    return [[across.start, down.start, _length(across), _length(down)] for down, across in found]
-
-
-def _length(span: slice) -> int:
-    return int(span.stop - span.start)
+    return [[x.start, y.start, int(x.stop - x.start), int(y.stop - y.start)] for y, x in found]
 
 
 def _three(x: Tensor) -> Tensor:
@@ -124,13 +120,8 @@ def gallery(entries: Sequence[Entry]) -> dict[str, Any]:
             images.append({"set": number, "index": row.index, "label": row.label, "clean": form.uri(picture)})
     room = (ROOM - sum(len(image["clean"]) for image in images)) // max(len(entries), 1)
     shots = [shot for entry in entries for shot in _shots(entry, position, room)]
-    return {
-        "sets": [_set(entry) for entry in first.values()],
-        "runs": runs,
-        "images": images,
-        "shots": shots,
-        "notes": notes,
-    }
+    sets_shown = [_set(entry) for entry in first.values()]
+    return {"sets": sets_shown, "runs": runs, "images": images, "shots": shots, "notes": notes}
 
 
 def _set(entry: Entry) -> dict[str, Any]:
@@ -148,7 +139,6 @@ def _run(entry: Entry) -> dict[str, Any]:
 
 
 def _shots(entry: Entry, position: dict[tuple[str, int], int], room: int) -> Iterator[dict[str, Any]]:
-    """What the run made of each image."""
     pairs = list(zip(entry.x[:MOST], entry.x_adv[:MOST], strict=True))
     over, apart = ([make(*pair) for pair in pairs] for make in (changes, difference))
     form, form_apart = (choose_format(pictures, room // 2) for pictures in (over, apart))
@@ -179,7 +169,6 @@ def _notes(entry: Entry, form: Format, several: bool) -> Iterator[str]:
     if form.side is None:
         return
     height, width = entry.x.shape[2:]
-    smaller = (
-        f" and made smaller, from {width}x{height} to at most {form.side}" if form.side < max(width, height) else ""
-    )
+    smaller = f" and made smaller, from {width}x{height} to at most {form.side}"
+    smaller = smaller if form.side < max(width, height) else ""
     yield f"Clean pictures{which} are compressed (WebP){smaller}; changed pixels lie on them at full resolution."

@@ -5,7 +5,6 @@ What cannot be had from the files again, such as steps and seconds, is taken on 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_counts, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
-from sparsepgd.problem.verify import measure
+from sparsepgd.problem.verify import Extent, measure
 from sparsepgd.runs import identity
 from sparsepgd.runs.chunks import PLACES, decoded
 from sparsepgd.runs.folders import load, load_adversarial
@@ -33,8 +31,6 @@ SHOWN = 8  # rows that are named
 
 @dataclass(frozen=True)
 class Audit:
-    """What the files say of a record."""
-
     reported: int  # successes
     held: int  # of these, confirmed: right when clean, within the budget, wrong now
     false: dict[str, tuple[int, ...]]  # what a row says -> the rows where it is not so
@@ -43,26 +39,10 @@ class Audit:
     def sound(self) -> bool:
         return self.held == self.reported and not self.false
 
-    def words(self) -> list[str]:
-        """A line for each kind of fault."""
-        lines = []
+    def messages(self) -> Iterator[str]:
         for name, rows in self.false.items():
             named = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
-            lines.append(f"{name} is not as recorded, {len(rows)} in all: rows {named}")
-        return lines
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Some images, and what the model and the budget make of them."""
-
-    rows: tuple[Row, ...]
-    y: Tensor
-    clean: Tensor  # (B, classes), logits
-    after: Tensor  # of x_adv
-    within: Tensor
-    l0: Tensor
-    groups: Tensor
+            yield f"{name} is not as recorded, {len(rows)} in all: rows {named}"
 
 
 def audit(
@@ -92,59 +72,58 @@ def audit(
     y = check_labels(y, x)
     _same("model.sha256", record.configuration["model"]["sha256"], identity.model_digest(model))
     _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
-    rules = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
+    budget = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
     quantize = tensors["x_adv"].dtype == torch.uint8
     x_adv = decoded(tensors["x_adv"].to(x.device), x)
-    asked, place = with_own_shape(model, x) if viewable(x, rules) else model, working_device(model, x)
+    asked, device = with_own_shape(model, x) if viewable(x, budget) else model, working_device(model, x)
     tie, held = identity.round_off(model, TIE), 0
     false: dict[str, list[int]] = {}
-    with borrowed(model, place):
-        oracle = Oracle(asked, Untargeted(), device=place)
+    with borrowed(model, device):
+        oracle = Oracle(asked, device=device)
         for start in range(0, len(x), batch_size):
             some = slice(start, start + batch_size)
-            before, after = (seen_as_images(images[some], rules) for images in (x, x_adv))
+            before, after = (seen_as_images(images[some], budget) for images in (x, x_adv))
             clean, now = (oracle.answers(images, batch_size) for images in (before, after))
-            extent = measure(_for_rows(rules, some), before, after, quantize=quantize)
-            batch = _Batch(record.rows[some], y[some], clean, now, extent.within, extent.l0, extent.groups)
-            confirmed, claims = _judged(batch, tie, steady=bool(record.answers))
+            extent = measure(budget.for_rows(some), before, after, quantize=quantize)
+            confirmed, differs = _judged(record.rows[some], y[some], clean, now, extent, tie, bool(record.answers))
             held += int(confirmed.sum())
-            for name, wrong in claims:
+            for name, wrong in differs.items():
                 false.setdefault(name, []).extend((wrong.nonzero()[:, 0] + start).tolist())
     reported = sum(row.fooled for row in record.rows)
     return Audit(reported, held, {name: tuple(rows) for name, rows in false.items() if rows})
 
 
-def _judged(batch: _Batch, tie: float, *, steady: bool) -> tuple[Tensor, Iterator[tuple[str, Tensor]]]:
-    """(B,) which reported successes hold, and for each thing a row says (B,) where it is not so.
+def _judged(
+    rows: tuple[Row, ...], y: Tensor, clean: Tensor, after: Tensor, extent: Extent, tie: float, steady: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """(B,) which reported successes hold, and for each field of a row (B,) where it is not as recorded.
 
-    A randomised model, one that is not `steady`, need not be as sure again.
+    `clean`, `after`: logits (B, classes). A randomised model, one that is not `steady`, need not be as sure again.
     """
 
-    def said(name: str) -> Tensor:
+    def recorded(name: str) -> Tensor:
         """NaN, which differs from nothing, for None."""
-        values = (getattr(row, name) for row in batch.rows)
-        return torch.tensor([math.nan if value is None else value for value in values], device=batch.y.device)
+        values = (getattr(row, name) for row in rows)
+        return torch.tensor([math.nan if value is None else value for value in values], device=y.device)
 
-    fooled, finite = said("fooled"), batch.after.isfinite().all(1)
-    ahead = margin(batch.after, batch.y)  # of the best wrong class
-    room = tie * batch.after.abs().amax(1)
-    right = _answered(batch.clean, batch.y, tie)
-    confirmed = fooled & right & batch.within & finite & (ahead >= -room)
-    surely = (batch.clean.argmax(1) == batch.y) & batch.within & finite & (ahead > room)
-
-    def claims() -> Iterator[tuple[str, Tensor]]:
-        yield "label", said("label") != batch.y
-        yield "clean_prediction", ~_answered(batch.clean, said("clean_prediction"), tie)
-        yield "prediction", ~_answered(batch.after, said("prediction"), tie)
-        yield "l0", said("l0") != batch.l0
-        yield "groups", said("groups") != batch.groups
-        yield "budget", ~batch.within
-        if steady:
-            yield "clean_confidence", _differs(said("clean_confidence"), batch.clean, said("clean_prediction"), tie)
-            yield "confidence", _differs(said("confidence"), batch.after, said("prediction"), tie)
-        yield "fooled", torch.where(fooled, ~confirmed, surely)
-
-    return confirmed, claims()
+    fooled, clean_prediction, prediction = (recorded(name) for name in ("fooled", "clean_prediction", "prediction"))
+    possible = extent.within & after.isfinite().all(1)
+    ahead = margin(after, y)  # of the best wrong class
+    room = tie * after.abs().amax(1)
+    confirmed = fooled & _answered(clean, y, tie) & possible & (ahead >= -room)
+    surely = (clean.argmax(1) == y) & possible & (ahead > room)
+    differs = {
+        "label": recorded("label") != y,
+        "clean_prediction": ~_answered(clean, clean_prediction, tie),
+        "prediction": ~_answered(after, prediction, tie),
+        "l0": recorded("l0") != extent.l0,
+        "groups": recorded("groups") != extent.groups,
+        "budget": ~extent.within,
+    }
+    if steady:
+        differs["clean_confidence"] = _differs(recorded("clean_confidence"), clean, clean_prediction, tie)
+        differs["confidence"] = _differs(recorded("confidence"), after, prediction, tie)
+    return confirmed, {**differs, "fooled": torch.where(fooled, ~confirmed, surely)}
 
 
 def _answered(logits: Tensor, label: Tensor, tie: float) -> Tensor:
@@ -162,12 +141,6 @@ def _differs(confidence: Tensor, logits: Tensor, label: Tensor, tie: float) -> T
 def _of_class(values: Tensor, label: Tensor) -> Tensor:
     """(B,) the value of class `label` in each row; of the last class for a label that there is not."""
     return values.gather(1, label.clamp(max=values.shape[1] - 1)[:, None])[:, 0]
-
-
-def _for_rows(budget: Budget, some: slice) -> Budget:
-    if budget.allowed is None or budget.allowed.dim() == 2:
-        return budget
-    return dataclasses.replace(budget, allowed=budget.allowed[some])
 
 
 def _same(what: str, recorded: object, now: object) -> None:

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import FolderError, SourceError, UnsupportedError
-from sparsepgd.problem import Result, Untargeted
 from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
-from sparsepgd.problem.result import untouched
+from sparsepgd.problem.oracle import Model, check_logits, logits_of
 from sparsepgd.problem.shapes import seen_as_images
+from sparsepgd.problem.verify import Result, untouched
 from sparsepgd.runs.identity import model_digest
-from sparsepgd.search.cascade import Stage, cascade, survivors, verified
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack
+from sparsepgd.search.ensemble import SparseAutoAttack, Stage, cascade, survivors, verified
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
@@ -105,18 +103,18 @@ class AutoAttack:
         """
         x, y = self._gather(x_orig, y_orig, bs)
         result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
-        return _found(result, x, return_labels)
+        return _output(result, x, return_labels)
 
     def run_standard_evaluation_individual(
         self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Tensor | Labelled]:
         """What each attack finds alone, by its name."""
         x, y = self._gather(x_orig, y_orig, bs)
-        ensemble, found = self._chosen(), {}
+        ensemble, outputs = self._chosen(), {}
         for name, member in zip(ensemble.names, ensemble.members, strict=True):
             alone = self._evaluate(replace(ensemble, attacks=(member,)), x, y, bs, None)
-            found[name] = _found(alone, x, return_labels)
-        return found
+            outputs[name] = _output(alone, x, return_labels)
+        return outputs
 
     def clean_accuracy(self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250) -> float:
         x, y = self._gather(x_orig, y_orig, bs)
@@ -125,7 +123,6 @@ class AutoAttack:
         return accuracy
 
     def _gather(self, x: Images, y: Tensor | None, bs: int) -> Labelled:
-        """Images and labels of a data set, checked."""
         check_counts(bs=bs)
         if y is None:
             if isinstance(x, Tensor):
@@ -210,9 +207,7 @@ class AutoAttack:
         """The logits of the clean images, on their device."""
         if not len(x):
             return x.new_zeros(0, 2)
-        device = working_device(self.model, x) if self.device is None else torch.device(self.device)
-        with borrowed(self.model, device):
-            clean = Oracle(self.model, Untargeted(), "ce", self.logits, device).answers(x, bs)
+        clean = logits_of(self.model, x, bs, self.logits, self.device)
         check_logits(clean)
         check_classes(y, clean.shape[1])
         return clean
@@ -236,6 +231,6 @@ class Extracted(nn.Module):
         return self.logits(self.model(x))
 
 
-def _found(result: Result, x: Tensor, labels: bool) -> Tensor | Labelled:
+def _output(result: Result, x: Tensor, labels: bool) -> Tensor | Labelled:
     x_adv = torch.where(result.fooled.view(-1, *[1] * (x.dim() - 1)), result.x_adv, x)
     return (x_adv, torch.where(result.fooled, result.prediction, result.clean_prediction)) if labels else x_adv

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
-from sparsepgd.problem import Result, Untargeted
+from sparsepgd.problem import Result
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.runs.records import Chunk, Part, Row
@@ -29,8 +30,6 @@ PLACES = 6  # decimal ones of a confidence
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is attacked, how."""
-
     attack: Attacker
     model: Model
     x: Tensor
@@ -55,7 +54,7 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
             index=index,
             batch_size=task.batch_size,
             engine=task.engine,
-            progress=_report(task, start, stop, fooled),
+            progress=None if task.progress is None else partial(_report, task, start, stop, fooled),
         )
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
     rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
@@ -74,35 +73,28 @@ def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]
         if not issubclass(warning.category, SparsePGDWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         elif not issubclass(warning.category, ProbabilitiesWarning):  # sanity has said that
-            where = f"images {part.start} to {part.stop - 1}"
-            yield Notice(warning.category.__name__, f"{where}: {warning.message}")
+            message = f"images {part.start} to {part.stop - 1}: {warning.message}"
+            yield Notice(warning.category.__name__, message)
 
 
-def _report(task: Task, start: int, stop: int, fooled: int) -> Progress | None:
-    """The progress of a chunk as progress of the run."""
-    if task.progress is None:
-        return None
-    report = task.progress
-
-    def within(done: int, total: int, found: int) -> None:
-        images = start + (stop - start) * (done / total if total else 1)
-        report(round(images * FINE), len(task.x) * FINE, fooled + found)
-
-    return within
+def _report(task: Task, start: int, stop: int, before: int, done: int, total: int, fooled: int) -> None:
+    """The progress of a chunk as progress of the run. `before`: images fooled in other chunks."""
+    assert task.progress is not None
+    images = start + (stop - start) * (done / total if total else 1)
+    task.progress(round(images * FINE), len(task.x) * FINE, before + fooled)
 
 
 def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
     """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
     asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
-    found = {}
-    device = working_device(task.model, x)
+    confidences, device = {}, working_device(task.model, x)
     with borrowed(task.model, device):
-        oracle = Oracle(task.model, Untargeted(), device=device)
-        for name, (images, said) in asked.items():
+        oracle = Oracle(task.model, device=device)
+        for name, (images, prediction) in asked.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
-            values = probability.gather(1, said[:, None])[:, 0].tolist()
-            found[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
-    return found
+            values = probability.gather(1, prediction[:, None])[:, 0].tolist()
+            confidences[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]
+    return confidences
 
 
 def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[float | None]]) -> tuple[Row, ...]:

@@ -31,7 +31,6 @@ LAG = 60.0  # seconds after which a network file system shows what others have w
 
 
 def load(folder: str | Path) -> Record:
-    """The record of a finished run."""
     folder = Path(folder)
     if (folder / RECORD).is_file():
         record = read(folder / RECORD, Record)
@@ -44,10 +43,9 @@ def load(folder: str | Path) -> Record:
     raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
 
 
-def unfinished(place: Path) -> list[Path]:
-    """Folders of runs in here that are not finished."""
-    found = sorted(file.parent.parent for file in place.rglob(f"{PARTIAL}/{HEAD}"))
-    return [folder for folder in found if not (folder / RECORD).is_file()]
+def unfinished(folder: Path) -> list[Path]:
+    runs = sorted(file.parent.parent for file in folder.rglob(f"{PARTIAL}/{HEAD}"))
+    return [run for run in runs if not (run / RECORD).is_file()]
 
 
 def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[str, Tensor]:
@@ -70,7 +68,6 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
 
 
 def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
-    """What does not fit the record, or each other."""
     for name in ("x_adv", "y"):
         if name not in tensors:
             return f"{name} is missing"
@@ -86,14 +83,12 @@ def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
 
 
 class Folder:
-    """What is in a run folder, and how it gets there."""
-
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.partial = self.path / PARTIAL
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Made if need be, closed to other processes (they let go when they die), and freed of leftovers."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -123,13 +118,13 @@ class Folder:
     def chunks(self, run: str) -> list[Chunk]:
         """The finished ones that are whole, no image in two; what is not is removed, and will be made again."""
         whole = {file: _whole_chunk(file, run) for file in self.partial.glob("*-*.json")}
-        found: list[Chunk] = []
+        kept: list[Chunk] = []
         for file, chunk in sorted(whole.items(), key=lambda item: item[1].part.start if item[1] else 0):
-            if chunk is None or self._file(chunk, "json") != file or (found and chunk.part.start < found[-1].part.stop):
+            if chunk is None or self._file(chunk, "json") != file or (kept and chunk.part.start < kept[-1].part.stop):
                 file.unlink()
             else:
-                found.append(chunk)
-        return found
+                kept.append(chunk)
+        return kept
 
     def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
         """The rows are written last: where they are, the images are too."""

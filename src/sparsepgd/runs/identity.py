@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.problem.oracle import Model, logits_of
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
@@ -32,8 +31,13 @@ SAME = 1e-3  # of the largest logit: what another device or version may change
 
 def configuration(attack: Attacker, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
+    settings = plain(attack)
+    if not isinstance(settings, dict):
+        settings = {"kind": type(attack).__name__, "repr": settings}
+    if attack.revision > 1:  # runs of the first one do not name it
+        settings["revision"] = attack.revision
     known: Plain = {
-        "attack": {"name": attack.name, **_hyper_parameters(attack), **_revision(attack)},
+        "attack": {"name": attack.name, **settings},
         "seed": check_seed(seed),
         "model": {"name": names.get("model", type(model).__name__), "sha256": model_digest(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
@@ -76,10 +80,8 @@ def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
 
     () if they cannot be had: of a model, for example, that takes batches of one size only.
     """
-    device = working_device(model, x)
     try:
-        with borrowed(model, device):
-            logits = Oracle(model, Untargeted(), device=device).answers(x[:ASKED], ASKED)
+        logits = logits_of(model, x[:ASKED], ASKED)
     except (RuntimeError, ValueError):
         return ()
     return tuple(tuple(float(f"{value:.7g}") for value in row) for row in logits.tolist())
@@ -125,22 +127,24 @@ def hardware(device: torch.device) -> str:
     """The GPU by its name, or the processor with the number of its cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {os.cpu_count()} cores"
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or platform.machine())}, {os.cpu_count()} cores"
 
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
-    """The budget that ``configuration`` wrote down, built again."""
-    written = attack.get("budget")
-    if not isinstance(written, dict):
+    saved = attack.get("budget")
+    if not isinstance(saved, dict):
         raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")
-    if written.get("allowed") != plain(allowed):
+    if saved.get("allowed") != plain(allowed):
         raise SourceError("the mask `allowed` beside the images is not the one that the record speaks of")
-    return Budget(written["k"], _pattern(written["pattern"]), written["eps"], allowed)
+    return Budget(saved["k"], _pattern(**saved["pattern"]), saved["eps"], allowed)
 
 
-def _pattern(written: Plain) -> Pattern:
-    values = dict(written)
-    kind = values.pop("kind")
+def _pattern(kind: str, **values: Any) -> Pattern:
     if kind == "Shape":
         return Shape([[int(cell) for cell in row] for row in values["kernel"]], values["name"])
     classes = {known.__name__: known for known in Pattern.__subclasses__()}
@@ -150,15 +154,6 @@ def _pattern(written: Plain) -> Pattern:
         return classes[kind](**values)
     except TypeError as error:
         raise SourceError(f"the record has a pattern that cannot be built again: {first_line(error)}") from None
-
-
-def _hyper_parameters(attack: object) -> Plain:
-    found = plain(attack)
-    return found if isinstance(found, dict) else {"kind": type(attack).__name__, "repr": found}
-
-
-def _revision(attack: Attacker) -> Plain:
-    return {"revision": attack.revision} if attack.revision > 1 else {}  # runs of the first one do not name it
 
 
 def plain(value: object) -> Any:
@@ -192,18 +187,9 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _short(value: object) -> str:
-    words = str(value) if isinstance(value, str) else json.dumps(value)
-    return words if len(words) <= 40 else f"{words[:12]}..."
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
 
 
-def _without_addresses(words: str) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", words)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,8 +23,6 @@ class Strict(BaseModel):
 
 
 class Row(Strict):
-    """One image."""
-
     index: Count
     label: Count
     clean_prediction: Count
@@ -66,27 +65,15 @@ class About(Strict):
     command: str | None = None  # the command line; None: called from Python
 
 
-def like(kind: type[BaseModel]) -> AfterValidator:
-    """For plain values that stay as they are: those that `kind` accepts."""
+def like(choose: Callable[[Any], type[BaseModel] | None]) -> AfterValidator:
+    """For plain values that stay as they are: those that the model accepts which is chosen for them, if one is."""
 
-    def check(found: Any) -> Any:
-        kind.model_validate(found)
-        return found
+    def check(value: Any) -> Any:
+        if kind := choose(value):
+            kind.model_validate(value)
+        return value
 
     return AfterValidator(check)
-
-
-def _like_a_budget(found: Any) -> Any:
-    """Others' attacks may have their own."""
-    if isinstance(found, dict) and found.get("kind", "Budget") == "Budget":
-        BudgetPart.model_validate(found)
-    return found
-
-
-def _like_a_pattern(found: dict[str, Any]) -> dict[str, Any]:
-    kinds: dict[Any, type[PatternPart]] = {"Shape": ShapePart, "Groups": GroupsPart}
-    kinds.get(str(found.get("kind")), PatternPart).model_validate(found)
-    return found
 
 
 class Written(BaseModel):
@@ -108,15 +95,23 @@ class GroupsPart(PatternPart):
     sets: list[Any]
 
 
+PATTERNS: dict[str, type[PatternPart]] = {"Shape": ShapePart, "Groups": GroupsPart}
+
+
 class BudgetPart(Written):
     k: int
-    pattern: Annotated[dict[str, Any], AfterValidator(_like_a_pattern)]
+    pattern: Annotated[dict[str, Any], like(lambda value: PATTERNS.get(str(value.get("kind")), PatternPart))]
     eps: float
+
+
+def _budget(value: Any) -> type[BudgetPart] | None:
+    """Others' attacks may have their own."""
+    return BudgetPart if isinstance(value, dict) and value.get("kind", "Budget") == "Budget" else None
 
 
 class AttackPart(Written):
     name: str
-    budget: Annotated[Any, AfterValidator(_like_a_budget)] = None
+    budget: Annotated[Any, like(_budget)] = None
 
 
 class ModelPart(Written):
@@ -141,7 +136,7 @@ class Head(Strict):
 
     version: Literal[1] = 1
     created: str
-    configuration: Annotated[dict[str, Any], like(Configuration)]
+    configuration: Annotated[dict[str, Any], like(lambda value: Configuration)]
     environment: dict[str, str]
     classes: int
     answers: tuple[tuple[float, ...], ...] = ()  # logits of the first images; () in older records, or if randomised

@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import FolderError, SourceError, SparsePGDError, UnsupportedError
@@ -56,19 +56,15 @@ def run(
     about: About | None = None,
     keep: Callable[[Tensor], None] | None = None,
 ) -> Record:
-    """Attack all images of `data` (x, y), or go on with what is in the folder, or read what is finished there.
+    """Attack all images of `data` (x, y), or resume the run in the folder, or read it if it is finished.
 
     `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
-    "data": ...} and others; together with the hyper-parameters, the seed and the sha256 of weights and images
-    they tell runs apart, and a folder with another run is refused. A model that is just a function has no sha256:
-    only with a name does its run go on. `chunk`: images between two writes.
-    `stop`: asked before each chunk; if it says so the run ends early, and the record is marked unfinished.
-    `workers`: each calls this with the same arguments and gets the same record; the folder is one that all of them
-    see. Only the first reports progress: the place it has come to, and until the end only its own successes.
-    `about`: the names of the classes and the command line, for readers of the record; left out, the names that
-    `data` has, if it is of `load_data`. `keep`: handed the adversarial images, as they are stored, of a run without a
-    folder. An attack that somebody else wrote is a dataclass, if its hyper-parameters are
-    to be told apart.
+    "data": ...} and others; with the hyper-parameters (of others' attacks, if they are dataclasses), the seed and the
+    sha256 of weights and images they tell runs apart. A model that is just a function is only resumed under a name.
+    `chunk`: images between two writes. `stop`: asked before each chunk; if true the run ends early, unfinished.
+    `workers`: each calls this with the same arguments, for one folder, and gets the same record; only the first reports
+    progress, with its own successes alone. `about`: for readers of the record; left out, the class names of `data`.
+    `keep`: called with the adversarial images, as they are stored, of a run without a folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
     attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
@@ -86,29 +82,29 @@ def run(
         if keep is not None:
             keep(images)
         return _record(head, [made], "")
-    place = Folder(folder)
-    with place.held() if workers.first else nullcontext():
-        found = workers.share(lambda: _opened(place, task, configuration, about, named="model" in (config or {})))
-        other = identity.differences(found.configuration, configuration)
-        if other := other or identity.other_answers(found.answers, model, x):
+    opened = Folder(folder)
+    with opened.locked() if workers.first else nullcontext():
+        head = workers.share(lambda: _opened(opened, task, configuration, about, named="model" in (config or {})))
+        other = identity.differences(head.configuration, configuration)
+        if other := other or identity.other_answers(head.answers, model, x):
             raise FolderError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
-        if isinstance(found, Record):
-            return _only_read(found, _environment(task))
-        return _go_on(place, task, found, size, stop, workers)
+        if isinstance(head, Record):
+            return _note_engine(head, _environment(task))
+        return _resume(opened, task, head, size, stop, workers)
 
 
 def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:
     """For each attack, a folder for each model: `out` itself, or sub-folders of it if there are several."""
     if out is None:
         return [[None] * len(models) for _ in attacks]
-    levels = [[Path(name) for name in _unique(words)] if len(words) > 1 else [Path()] for words in (models, attacks)]
+    levels = [_folder_names(names) if len(names) > 1 else [""] for names in (models, attacks)]
     return [[out / model / attack for model in levels[0]] for attack in levels[1]]
 
 
-def _unique(words: Sequence[str]) -> list[str]:
-    """Words as names of folders: plain characters, and a number where two would be the same."""
-    plain = [re.sub(r"[^\w.+-]+", "-", word) for word in words]
-    return [word if plain.index(word) == i else f"{word}-{i + 1}" for i, word in enumerate(plain)]
+def _folder_names(names: Sequence[str]) -> list[str]:
+    """Plain characters, and a number where two would be the same."""
+    plain = [re.sub(r"[^\w.+-]+", "-", name) for name in names]
+    return [name if plain.index(name) == i else f"{name}-{i + 1}" for i, name in enumerate(plain)]
 
 
 def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) -> int:
@@ -121,16 +117,16 @@ def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) 
 
 
 def _head(task: Task, configuration: identity.Plain, about: About) -> Head:
-    found = sanity.examine(task.model, task.x, task.y, task.batch_size)
-    random = any(notice.code == "randomised" for notice in found.notices)
+    classes, notices = sanity.examine(task.model, task.x, task.y, task.batch_size)
+    random = any(notice.code == "randomised" for notice in notices)
     return Head(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=configuration,
         environment=_environment(task),
-        classes=found.classes,
+        classes=classes,
         answers=() if random else identity.answers(task.model, task.x),
         about=about,
-        warnings=(*found.notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
+        warnings=(*notices, *sanity.trial(task.attack, task.model, task.x, task.y)),
     )
 
 
@@ -138,51 +134,46 @@ def _environment(task: Task) -> dict[str, str]:
     return identity.environment(working_device(task.model, task.x), task.engine)
 
 
-def _opened(place: Folder, task: Task, configuration: identity.Plain, about: About, named: bool) -> Head:
-    """The run in the folder, a Record if it is finished; begun if there is none."""
-    found = _found(place, task, configuration, named)
-    if found is None:
-        found = _head(task, configuration, about)
-        place.begin(found)
-    return found
-
-
-def _found(place: Folder, task: Task, configuration: identity.Plain, named: bool) -> Head | None:
-    """The run in the folder, whole; another one is refused, unless nothing is lost with it."""
-    found = place.head()
-    other = identity.differences(found.configuration, configuration) if found else []
+def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: About, named: bool) -> Head:
+    """The run in the folder, a Record if it is finished; begun if there is none. Another run is refused, unless nothing
+    is lost with it."""
+    head = folder.head()
+    other = identity.differences(head.configuration, configuration) if head else []
     unknown = configuration["model"]["sha256"] is None and not named
-    if found and not (other or unknown):
-        other = identity.other_answers(found.answers, task.model, task.x)
-        if isinstance(found, Record) and not other:
-            load_adversarial(place.path, found)  # says if the images are gone or damaged
-    if found is None or not (other or unknown):
-        return found
-    if not isinstance(found, Record) and not place.images_done():
-        return None
+    if head and not (other or unknown):
+        other = identity.other_answers(head.answers, task.model, task.x)
+        if not other:
+            if isinstance(head, Record):
+                load_adversarial(folder.path, head)  # says if the images are gone or damaged
+            return head
+    if head is None or not (isinstance(head, Record) or folder.images_done()):
+        head = _head(task, configuration, about)
+        folder.begin(head)
+        return head
     if not other:
         raise FolderError(
-            f"{place.path} holds a run of a model that is just a function, which cannot be told from any other one; "
+            f"{folder.path} holds a run of a model that is just a function, which cannot be told from any other one; "
             'name the model for its record, config={"model": ...}, or choose another folder'
         )
-    raise FolderError(f"{place.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
+    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
 
 
-def _go_on(
-    place: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
+def _resume(
+    folder: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
-    head = _mixed(head, workers.gather(_environment(task)))
+    """Attack what is missing, and merge all chunks."""
+    head = _note_environment(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
-    fooled, missing = workers.share(lambda: _plan(place.chunks(run_id), len(task.x), size))
+    fooled, missing = workers.share(lambda: _plan(folder.chunks(run_id), len(task.x), size))
     stopped = False
     for start, end in missing[workers.rank :: workers.world]:
         stopped = stop is not None and stop()
         if stopped:
             break
         made, images = attack_chunk(task, run_id, start, end, fooled)
-        fooled += _fooled(place.add(made, {"x_adv": images}))
+        fooled += _fooled(folder.add(made, {"x_adv": images}))
     stopped = any(workers.gather(stopped))
-    return workers.share(lambda: _merged(place, task, head, run_id, stopped))
+    return workers.share(lambda: _merged(folder, task, head, run_id, stopped))
 
 
 def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int, int]]]:
@@ -190,44 +181,44 @@ def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int
     return sum(map(_fooled, done)), list(_missing(done, n, size))
 
 
-def _merged(place: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
+def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
     """All chunks in the folder as one record; they are given up if nothing is missing."""
     if not stopped:
-        place.wait_for(len(task.x))
-    done = sorted(place.chunks(run_id), key=lambda chunk: chunk.part.start)
+        folder.wait_for(len(task.x))
+    done = sorted(folder.chunks(run_id), key=lambda chunk: chunk.part.start)
     missing = next(_missing(done, len(task.x), len(task.x)), None)
     if missing is not None and stopped:
         return _record(head, done, "", finished=False)
     if missing is not None:
         raise SparsePGDError(
-            f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {place.path}; "
+            f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
             "let --out be a folder that all workers see, and run the same again"
         )
-    data = image_file(task, [place.images(chunk)["x_adv"] for chunk in done])
+    data = image_file(task, [folder.images(chunk)["x_adv"] for chunk in done])
     record = _record(head, done, sha256(data))
-    place.finish(record, data)
+    folder.finish(record, data)
     if task.progress is not None:
         task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
     return record
 
 
-def _mixed(head: Head, now: Sequence[dict[str, str]]) -> Head:
+def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
     """Another version or device gives other round-off: allowed, but said. Workers differ in the device's number."""
     every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
-    other = list(dict.fromkeys(difference for differences in every for difference in differences))
+    other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
         return head
-    notice = Notice("mixed", f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks")
-    return head.model_copy(update={"warnings": (*head.warnings, notice)})
+    message = f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks"
+    return head.model_copy(update={"warnings": (*head.warnings, sanity.Notice("mixed", message))})
 
 
-def _only_read(record: Record, now: dict[str, str]) -> Record:
+def _note_engine(record: Record, now: dict[str, str]) -> Record:
     """A finished run is not made again: if it was made otherwise than is asked for, that is said."""
     before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
     if before == asked:
         return record
-    words = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
-    return record.model_copy(update={"warnings": (*record.warnings, Notice("only-read", words))})
+    message = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
+    return record.model_copy(update={"warnings": (*record.warnings, sanity.Notice("only-read", message))})
 
 
 def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, int]]:
@@ -247,11 +238,11 @@ def _record(head: Head, chunks: Sequence[Chunk], images: str, finished: bool = T
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
     robust = sum(row.clean_correct and not row.fooled for row in rows)
-    said = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
-    said += sanity.review(rows, head.classes)
+    notices = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
+    notices += sanity.review(rows, head.classes)
     return Record(
         **head.model_dump(exclude={"warnings"}),
-        warnings=tuple(dict.fromkeys(said)),
+        warnings=tuple(dict.fromkeys(notices)),
         finished=finished,
         images=len(rows),
         clean_accuracy=clean / max(len(rows), 1),

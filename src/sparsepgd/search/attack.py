@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError, VerificationWarning
-from sparsepgd.problem.checks import check_index, check_shape
+from sparsepgd.problem.checks import check_fields, check_index, check_shape
 from sparsepgd.problem.engine import Engine
-from sparsepgd.problem.goals import Goal, LossName, Untargeted, check_loss
+from sparsepgd.problem.goals import LOSSES, Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Evaluator, Model, Oracle, borrowed, working_device
-from sparsepgd.problem.result import Result
 from sparsepgd.problem.rows import select
 from sparsepgd.problem.shapes import of_any_shape
-from sparsepgd.problem.verify import verify
+from sparsepgd.problem.verify import Result, verify
 from sparsepgd.search.contract import Attacker, Call
 from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Pattern, Threat
+
+WORK = ("steps", "forwards", "backwards")  # of an image: what is counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """What an attack claims, one row for each image of the task, on the device of the images."""
 
     x_adv: Tensor  # (B, C, H, W)
@@ -53,8 +52,7 @@ class Found:
     backwards: Tensor  # (B,) int64
 
     @classmethod
-    def none(cls, waiting: Waiting) -> Found:
-        """Before any search."""
+    def none(cls, waiting: Waiting) -> SearchResult:
         zero = torch.zeros_like(waiting.y)
         return cls(waiting.x.clone(), waiting.clean_loss.clone(), zero.bool(), zero, zero, zero)
 
@@ -71,6 +69,7 @@ class Attack(Attacker):
     passes_per_step: ClassVar[int] = 2  # of the model for an image, forwards and backwards together
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pattern,)  # that it takes
     points_besides: ClassVar[int] = 0  # that are tried before the first step or after the last
+    quick_settings: ClassVar[dict[str, Any]] = {}  # for seconds; if there are none, a short run
 
     budget: Budget
     _: KW_ONLY
@@ -80,13 +79,15 @@ class Attack(Attacker):
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
-        check_loss(self.loss)
+        if self.loss not in LOSSES:
+            raise UnsupportedError(f"loss={self.loss!r}; use one of {', '.join(map(repr, LOSSES))}")
         if not isinstance(self.budget.pattern, self.patterns):
             known = " or ".join(pattern.__name__ for pattern in self.patterns)
             raise UnsupportedError(
                 f"{type(self).__name__} takes a budget of {known}, not {self.budget.pattern!r}; for this one use "
                 "SparsePGD(budget) or SparseRS(budget), which take every pattern"
             )
+        check_fields(self)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -96,7 +97,7 @@ class Attack(Attacker):
     @classmethod
     def quick(cls, budget: Budget) -> Self:
         """For seconds."""
-        return cls.of_length(budget, 60, 300)
+        return cls(budget, **cls.quick_settings) if cls.quick_settings else cls.of_length(budget, 60, 300)
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
@@ -105,11 +106,11 @@ class Attack(Attacker):
         return cls.of_length(budget, steps, steps, **settings)
 
     @abstractmethod
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         """Look for adversarial images; what is claimed is verified afterwards."""
 
     @abstractmethod
-    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """The points (B, C, H, W) found for a batch that stays whole, for training."""
 
     def run(self, call: Call) -> Result:
@@ -117,59 +118,40 @@ class Attack(Attacker):
         threat = self.budget.resolve((call.x.shape[1], call.x.shape[2], call.x.shape[3]), call.device)
         waiting = queue(threat, oracle, call.x, call.y, call.clean, call.index)
         rows = (~oracle.goal.reached(call.clean, call.y, waiting.label)).nonzero()[:, 0]
-        chosen = dataclasses.replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
+        chosen = replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
         engine = call.engine or Engine()
-        found = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
-        return self._result(oracle, call, waiting.label, rows, found)
+        claimed = self.search(Task(oracle, threat, chosen, Noise(call.seed), call.size, engine, call.progress))
+        return self._verified(oracle, call, waiting.label, rows, claimed)
 
-    def perturb(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        seed: int = 0,
-        goal: Goal | None = None,
-        index: Tensor | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
-    ) -> Tensor:
+    def perturb(self, model: Model, x: Tensor, y: Tensor, *, seed: int = 0, index: Tensor | None = None) -> Tensor:
         """Adversarial images for training: values unchecked, unverified, the whole batch at once.
 
         With early_stop, images that the model gets wrong come back as they are.
         """
         device = working_device(model, x)
         with borrowed(model, device):
-            there = self.in_borrowed(model, x.to(device), y.to(device), Noise(seed), goal, index, logits)
-        return there.to(x.device)
+            x_adv = self.perturb_borrowed(model, x.to(device), y.to(device), Noise(seed), None, index)
+        return x_adv.to(x.device)
 
     @of_any_shape
-    def in_borrowed(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        noise: Noise,
-        goal: Goal | None = None,
-        index: Tensor | None = None,
-        logits: Callable[[Any], Tensor] | None = None,
+    def perturb_borrowed(
+        self, model: Model, x: Tensor, y: Tensor, noise: Noise, goal: Goal | None = None, index: Tensor | None = None
     ) -> Tensor:
         """`perturb` with a model that is borrowed already, where the images are."""
         check_shape(x)
         threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
-        oracle = Oracle(model, goal or Untargeted(), self.loss, logits, x.device)
+        oracle = Oracle(model, goal or Untargeted(), self.loss, device=x.device)
         with torch.no_grad():
             clean = oracle.logits(x)
         images = Images.entering(queue(threat, oracle, x.detach(), y, clean, index), threat, self.quantize)
-        x_adv = self.swept(oracle, threat, images, noise)
+        x_adv = self.perturb_batch(oracle, threat, images, noise)
         if not self.early_stop:
             return x_adv
-        wrong = clean.argmax(1) != y
-        return torch.where(wrong[:, None, None, None], x, x_adv)
+        return torch.where((clean.argmax(1) != y)[:, None, None, None], x, x_adv)
 
-    def _result(self, oracle: Oracle, call: Call, label: Tensor, rows: Tensor, found: Found) -> Result:
-        """What was found, verified."""
+    def _verified(self, oracle: Oracle, call: Call, label: Tensor, rows: Tensor, claimed: SearchResult) -> Result:
         x, y, size = call.x, call.y, call.size
-        x_adv = x.index_copy(0, rows, found.x_adv)
+        x_adv = x.index_copy(0, rows, claimed.x_adv)
         verdict = verify(oracle, self.budget, x, x_adv, y, label, quantize=self.quantize, batch_size=size)
         if not bool(verdict.within.all()):
             bad = int((~verdict.within).nonzero()[0])
@@ -181,21 +163,18 @@ class Attack(Attacker):
             )
             x_adv = torch.where(verdict.within[:, None, None, None], x_adv, x)
         fooled = verdict.reached & torch.zeros_like(verdict.reached).index_fill(0, rows, True)
-        counted = (torch.zeros_like(y).index_copy(0, rows, of) for of in (found.steps, found.forwards, found.backwards))
-        steps, forwards, backwards = counted
-        said = call.clean.argmax(1)
+        work = {name: torch.zeros_like(y).index_copy(0, rows, getattr(claimed, name)) for name in WORK}
+        clean_prediction = call.clean.argmax(1)
         return Result(
             x_adv=x_adv,
             fooled=fooled,
-            clean_correct=said == y,
+            clean_correct=clean_prediction == y,
             l0=verdict.l0 * verdict.within,
             groups=verdict.groups * verdict.within,
-            steps=steps,
-            forwards=forwards,
-            backwards=backwards,
-            loss=found.loss.new_full((len(x),), math.nan).index_copy(0, rows, found.loss),
-            clean_prediction=said,
-            prediction=torch.where(verdict.within, verdict.prediction, said),
+            **work,
+            loss=claimed.loss.new_full((len(x),), math.nan).index_copy(0, rows, claimed.loss),
+            clean_prediction=clean_prediction,
+            prediction=torch.where(verdict.within, verdict.prediction, clean_prediction),
             broken_by=tuple(self.name if one else None for one in fooled.tolist()),
         )
 

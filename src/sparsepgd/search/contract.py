@@ -5,10 +5,9 @@ Attacks, cascades of them and attacks of others are `Attacker`s. Whoever runs on
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -20,8 +19,8 @@ from sparsepgd.problem.checks import check_classes, check_counts, check_images, 
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
-from sparsepgd.problem.result import Result, untouched
 from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.problem.verify import Result, untouched
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
@@ -84,27 +83,17 @@ class Attacker(ABC):
         # that it inherits for the default of its field
 
         @property
-        def name(self) -> str:
-            """What the command line, tables and records call it."""
-
+        def name(self) -> str: ...  # on the command line, in tables and records
         @property
         def budget(self) -> Budget: ...
-
         @property
-        def quantize(self) -> bool:
-            """Whether it stays on the 256-level grid, so that an 8-bit file is still adversarial."""
-
+        def quantize(self) -> bool: ...  # it stays on the 256-level grid, so that an 8-bit file is still adversarial
         @property
-        def needs_gradient(self) -> bool:
-            """False: a black box, for which the model may be any callable."""
-
+        def needs_gradient(self) -> bool: ...  # False: a black box, for which the model may be any callable
         @property
-        def minimum_norm(self) -> bool:
-            """Whether without early_stop it looks for the fewest groups within the budget."""
-
+        def minimum_norm(self) -> bool: ...  # without early_stop it looks for the fewest groups within the budget
         @property
-        def evaluations(self) -> int:
-            """The most points that are tried for an image."""
+        def evaluations(self) -> int: ...  # the most points that are tried for an image
 
     @property
     def revision(self) -> int:
@@ -157,27 +146,23 @@ class Attacker(ABC):
             return self.run(Call(model, x, y, seed, goal, logits, index, batch_size, engine, progress, device))
 
     def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
-        """The attack with another budget, also inside."""
-        return _changed(self, change)  # type: ignore[no-any-return]
+        return _with_budget(self, change)  # type: ignore[no-any-return]
 
     def for_rows(self, rows: Tensor) -> Self:
         """The attack for some of the images: where each image has an allowed mask of its own, with theirs."""
-        masks = self.budget.allowed
-        if masks is None or masks.dim() == 2:
-            return self
-        allowed = masks[rows.to(masks.device)]
-        return self.with_budget(lambda whole: dataclasses.replace(whole, allowed=allowed))
+        theirs = self.budget.for_rows(rows)
+        return self if theirs is self.budget else self.with_budget(lambda budget: budget.for_rows(rows))
 
 
-def _changed(part: Any, change: Callable[[Budget], Budget]) -> Any:
+def _with_budget(part: Any, change: Callable[[Budget], Budget]) -> Any:
     if isinstance(part, Budget):
         return change(part)
     if isinstance(part, tuple):
-        return tuple(_changed(one, change) for one in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
+        return tuple(_with_budget(one, change) for one in part)
+    if not is_dataclass(part) or isinstance(part, type) or not hasattr(part, "budget"):
         return part
-    names = [field.name for field in dataclasses.fields(part) if field.init]
-    return dataclasses.replace(part, **{name: _changed(getattr(part, name), change) for name in names})
+    names = [field.name for field in fields(part) if field.init]
+    return replace(part, **{name: _with_budget(getattr(part, name), change) for name in names})
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +185,12 @@ class Foreign(Attacker):
         return self.theirs(call.model, call.x, call.y, seed=call.seed, index=call.index, **given)
 
     def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
-        if hasattr(self.theirs, "budget") and not dataclasses.is_dataclass(self.theirs):
+        if hasattr(self.theirs, "budget") and not is_dataclass(self.theirs):
             raise UnsupportedError(f"{self.name} has a budget that cannot change; make it a dataclass with a budget")
         return super().with_budget(change)
 
 
-SAID = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
+DECLARED = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
 
 
 def adopted(attack: Any, **assumed: Any) -> Attacker:
@@ -215,7 +200,7 @@ def adopted(attack: Any, **assumed: Any) -> Attacker:
         return attack
     if isinstance(attack, type) or not callable(attack) or not hasattr(attack, "name"):
         raise UnsupportedError(f"{attack!r} is no attack; expected one, e.g. SparsePGD(budget)")
-    said = assumed | {name: getattr(attack, name) for name in SAID if hasattr(attack, name)}
-    if not isinstance(said.get("budget"), Budget):
+    known = assumed | {name: getattr(attack, name) for name in DECLARED if hasattr(attack, name)}
+    if not isinstance(known.get("budget"), Budget):
         raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
-    return Foreign(attack, attack.name, **said)
+    return Foreign(attack, attack.name, **known)

@@ -1,23 +1,23 @@
-"""Sparse-AutoAttack: attacks one after the other, each on the images that withstood all before it (paper, sAA)."""
+"""The cascade: stages one after the other, each on the images that withstood those before it; and Sparse-AutoAttack,
+the cascade of the paper (sAA)."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result, Targeted, Untargeted
-from sparsepgd.problem.checks import check_counts
-from sparsepgd.problem.result import untouched
+from sparsepgd.problem.checks import check_fields, choice, count
+from sparsepgd.problem.verify import untouched
 from sparsepgd.search.anneal import SparseAnneal
-from sparsepgd.search.attack import check_budget
-from sparsepgd.search.cascade import Stage, cascade, survivors, verified
+from sparsepgd.search.attack import WORK, check_budget
 from sparsepgd.search.contract import Attacker, Call, adopted
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.random_search.cluster_rs import ClusterRS
@@ -28,6 +28,83 @@ from sparsepgd.threat import Budget
 
 Version = Literal["paper", "standard"]
 PART, LEAST = 5, 20  # of the standard version: sPGD has steps // PART, at least LEAST, after SparseAnneal with all
+FIXED = ("clean_correct", "clean_prediction", "broken_by")
+
+
+class Outcome(Protocol):
+    """A dataclass with one row an image: verified, `Result`, or claimed, `SearchResult`."""
+
+    @property
+    def fooled(self) -> Tensor: ...
+
+
+D = TypeVar("D", bound=Outcome)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Generic[D]):
+    """`run`: from rows (n,) and a way to report progress to the outcome of these rows."""
+
+    run: Callable[[Tensor, Progress], D]
+    evaluations: int  # for an image, at most
+    name: str = ""
+
+
+def cascade(
+    known: D,
+    stages: Sequence[Stage[D]],
+    left: Callable[[D], Tensor],
+    add: Callable[[D, Tensor, D, str], D],
+    progress: Progress | None = None,
+    *,
+    size: int | None = None,
+    after: Callable[[int, D], None] | None = None,
+) -> D:
+    """What is known after all stages. `left`: the rows (n,) that a stage is for; `add`: what was known and what came of
+    some rows. `size`: rows at a time, all unless given. `after`: called after every stage."""
+    shares = [stage.evaluations * len(known.fooled) for stage in stages]
+    for number, stage in enumerate(stages):
+        rows = left(known)
+        others = int(known.fooled.sum()) - int(known.fooled[rows].sum())
+        report = partial(_report_stage, progress, sum(shares[:number]), shares[number], sum(shares), others)
+        for some in torch.split(rows, size or len(rows)) if len(rows) else ():
+            known = add(known, some, stage.run(some, report), stage.name)
+        report(1, 1, int(known.fooled.sum()) - others)
+        if after is not None:
+            after(number, known)
+    return known
+
+
+def _report_stage(
+    progress: Progress | None, before: int, share: int, total: int, others: int, done: int, most: int, fooled: int
+) -> None:
+    """The progress of one stage as that of the whole cascade."""
+    if progress is not None and total:
+        progress(before + share * done // max(most, 1), total, others + fooled)
+
+
+def merge(before: D, rows: Tensor, part: D, won: Tensor | None = None) -> D:
+    """`before` after more work on some of its rows: the outcome of the part where it won, (n,) bool, everywhere unless
+    given; the work of both."""
+    new: dict[str, Any] = {}
+    won = torch.ones_like(rows, dtype=torch.bool) if won is None else won.to(rows.device)
+    for name, old in vars(before).items():
+        if name not in FIXED:
+            own = getattr(part, name).to(old)  # the part may be of another device
+            new[name] = old.index_add(0, rows, own) if name in WORK else old.index_copy(0, rows[won], own[won])
+    return replace(before, **new)  # type: ignore[type-var]
+
+
+def survivors(result: Result) -> Tensor:
+    """The rows (n,) that are right and not fooled yet."""
+    return result.robust.nonzero()[:, 0]
+
+
+def verified(before: Result, rows: Tensor, part: Result, name: str) -> Result:
+    """The outcome of an attack on survivors counts: it is a success, or fails as all before it did."""
+    broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
+    by = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
+    return replace(merge(before, rows, part), broken_by=by)
 
 
 @registered(name="saa+", compared=False, version="standard")
@@ -48,25 +125,29 @@ class SparseAutoAttack(Attacker):
     minimum_norm: ClassVar[bool] = False
 
     budget: Budget
-    steps: int = 10_000
-    queries: int = 10_000
+    steps: int = count(10_000)
+    queries: int = count(10_000)
     _: KW_ONLY
-    version: Version = "paper"
+    version: Version = choice("paper", get_args(Version))
     attacks: tuple[Attacker, ...] | None = None
     targeted: bool = False
     quantize: bool = False
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
-        check_counts(steps=self.steps, queries=self.queries)
-        if self.version not in (versions := get_args(Version)):
-            raise UnsupportedError(f"version={self.version!r}; use one of {', '.join(map(repr, versions))}")
+        check_fields(self)
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
             raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out")
         for member in self.members:  # SparseAnneal says if these steps are too few
-            _check_member(member, self.budget, self.quantize)
+            own, allowed = member.budget, self.budget.allowed
+            kept = allowed is None or (own.allowed is not None and torch.equal(own.allowed, allowed))
+            wider = own.pattern != self.budget.pattern or own.k > self.budget.k or own.eps > self.budget.eps
+            if wider or not kept:
+                raise BudgetError(f"{member.name} has {own}, the ensemble {self.budget}; give both the same budget")
+            if self.quantize and not member.quantize:
+                raise UnsupportedError(f"{member.name} does not stay on the 8-bit grid; give it quantize=True as well")
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -85,7 +166,7 @@ class SparseAutoAttack(Attacker):
             cascade = cls(budget, steps, 1, **settings)
             left = passes - 2 * (cascade.evaluations - cascade.queries)
             if left > 0:
-                return dataclasses.replace(cascade, queries=left)
+                return replace(cascade, queries=left)
         return cascade
 
     @property
@@ -98,7 +179,7 @@ class SparseAutoAttack(Attacker):
         standard = self.version == "standard"
         steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
         first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)
-        second = dataclasses.replace(first, gradient="projected")
+        second = replace(first, gradient="projected")
         members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)
@@ -115,7 +196,7 @@ class SparseAutoAttack(Attacker):
         """What `broken_by` calls the members: their names, numbered where two would be the same."""
         names = [member.name for member in self.members]
         before = [names[:place].count(name) for place, name in enumerate(names)]
-        return tuple(f"{name}-{count + 1}" if count else name for name, count in zip(names, before, strict=True))
+        return tuple(f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True))
 
     @property
     def needs_gradient(self) -> bool:
@@ -131,9 +212,9 @@ class SparseAutoAttack(Attacker):
 
     def history(self, result: Result) -> dict[str, float]:
         """The accuracy on clean images, and the robust accuracy after each member, in order."""
-        left, count, accuracy = int(result.clean_correct.sum()), Counter(result.broken_by), {}
+        left, broken, accuracy = int(result.clean_correct.sum()), Counter(result.broken_by), {}
         for name in ("clean", *self.names):
-            left -= count[name]
+            left -= broken[name]
             accuracy[name] = left / len(result) if len(result) else torch.nan
         return accuracy
 
@@ -181,28 +262,15 @@ class TopTargets(Attacker):
 def _in_turn(call: Call, runs: Sequence[tuple[str, Attacker, Tensor | None]]) -> Result:
     """The cascade of (name, attack, targets (B,)); the targets lead, and every wrong answer counts."""
 
-    def stage(name: str, attack: Attacker, target: Tensor | None) -> Stage[Result]:
-        def run(rows: Tensor, report: Progress) -> Result:
-            goal = None if target is None else Targeted(target[rows], accept="any")
-            return call.part(attack, rows, goal=goal, progress=report)
+    def run(attack: Attacker, target: Tensor | None, rows: Tensor, report: Progress) -> Result:
+        goal = None if target is None else Targeted(target[rows], accept="any")
+        return call.part(attack, rows, goal=goal, progress=report)
 
-        return Stage(run, attack.evaluations, name)
-
-    before = untouched(call.x, call.y, call.clean)
-    return cascade(before, [stage(*one) for one in runs], survivors, verified, call.progress)
+    stages = [Stage(partial(run, attack, target), attack.evaluations, name) for name, attack, target in runs]
+    return cascade(untouched(call.x, call.y, call.clean), stages, survivors, verified, call.progress)
 
 
 def likeliest_wrong(clean: Tensor, y: Tensor, most: int) -> Tensor:
     """(B, most) classes, the likeliest first; fewer if the model has fewer wrong ones. `clean`: logits."""
     wrong = clean.scatter(1, y[:, None], -torch.inf)
     return wrong.topk(min(most, clean.shape[1] - 1)).indices
-
-
-def _check_member(member: Attacker, budget: Budget, quantize: bool) -> None:
-    """A member may not do what the ensemble may not."""
-    own, allowed = member.budget, budget.allowed
-    kept = allowed is None or own.allowed is allowed or (own.allowed is not None and torch.equal(own.allowed, allowed))
-    if own.pattern != budget.pattern or own.k > budget.k or own.eps > budget.eps or not kept:
-        raise BudgetError(f"{member.name} has {own}, the ensemble {budget}; give both the same budget")
-    if quantize and not member.quantize:
-        raise UnsupportedError(f"{member.name} does not stay on the 8-bit grid; give it quantize=True as well")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.oracle import Evaluation, Evaluator
+from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import each
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
@@ -34,7 +34,7 @@ class Known:
     label: Tensor  # (B,), the class the loss speaks of
     clean_loss: Tensor  # (B,)
     index: Tensor  # (B,), names the image to the random numbers
-    row: Tensor  # (B,), the place in what was found
+    row: Tensor  # (B,), the place in the result
     usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
 
 
@@ -48,7 +48,6 @@ class Waiting(Known):
     def of(
         cls, threat: Threat, x: Tensor, y: Tensor, *, clean_loss: Tensor, index: Tensor, label: Tensor | None = None
     ) -> Waiting:
-        """`label`: y, unless given."""
         allowed, usable = threat.masks(len(x), x.device) or (None, None)
         place = torch.arange(len(x), device=x.device)
         return cls(x, y, y if label is None else label, clean_loss, index, place, usable, allowed)
@@ -64,7 +63,7 @@ class Images(Known):
     @classmethod
     def entering(cls, waiting: Waiting, threat: Threat, quantize: bool) -> Images:
         """Waiting images on the device of the threat, with the box that they leave to the adversary."""
-        now: Waiting = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
+        now = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
         known = {field.name: getattr(now, field.name) for field in fields(Known)}
         low, high = threat.box(now.x, now.allowed, quantize)
         return cls(**known, low=low, high=high)
@@ -95,8 +94,6 @@ Keeps = Literal["first", "largest", "latest"]  # which of several successes: for
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best point of each image so far."""
-
     x_adv: Tensor  # (B, C, H, W)
     loss: Tensor  # (B,)
     fooled: Tensor  # (B,) bool, as the search sees it
@@ -105,15 +102,13 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class Slots(Generic[S]):
-    """The images at work, one a row."""
-
     images: Images
     state: S
     best: Best
     step: Tensor  # (B,), evaluations done
 
 
-def sweep(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
+def run_whole_batch(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
     """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
     step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
@@ -122,14 +117,14 @@ def sweep(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images
     return live.best
 
 
-def nothing_found(images: Known, evaluations: int) -> Best:
+def no_success(images: Known, evaluations: int) -> Best:
     step = torch.full_like(images.y, evaluations)
     return Best(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool), step)
 
 
 def start(search: Stepwise[S], threat: Threat, images: Images, noise: Noise) -> Slots[S]:
     state = search.start(threat, images, noise)
-    return Slots(images, state, nothing_found(images, search.evaluations), torch.zeros_like(images.y))
+    return Slots(images, state, no_success(images, search.evaluations), torch.zeros_like(images.y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,23 +144,18 @@ class Step(Generic[S]):
         counts = now.step < search.evaluations
         if aim.counts is not None:
             counts = counts & aim.counts
-        better = counts & self._better(seen, best)
-        first = seen.fooled & better & (~best.fooled | (self.keeps == "latest"))
+        wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
+        wins = wins & ~best.fooled if self.keeps == "first" else wins | seen.fooled if self.keeps == "latest" else wins
+        wins = counts & wins
+        first = seen.fooled & wins & (~best.fooled | (self.keeps == "latest"))
         record = Best(
-            torch.where(better[:, None, None, None], x_adv, best.x_adv),
-            torch.where(better, seen.loss.to(best.loss.dtype), best.loss),
+            torch.where(wins[:, None, None, None], x_adv, best.x_adv),
+            torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
             best.fooled | first,
             torch.where(first, now.step, best.step),
         )
         state = search.update(self.threat, images, now.state, seen, now.step, self.noise)
         return Slots(images, state, record, now.step + 1)
-
-    def _better(self, seen: Evaluation, best: Best) -> Tensor:
-        """(B,) bool; of two successes as told."""
-        wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
-        if self.keeps == "first":
-            return wins & ~best.fooled
-        return wins | seen.fooled if self.keeps == "latest" else wins
 
 
 def better(fooled: Tensor, worth: Tensor, other_fooled: Tensor, other_worth: Tensor, ties: bool = False) -> Tensor:

@@ -58,7 +58,7 @@ class Noise:
         """Independent draws for a further attempt of the same call; attempt 0 has those of the call itself."""
         return Noise(self.seed + attempt * _SECOND)
 
-    def _words(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
+    def _bits(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """64 random bits for each entry of (B, *shape)."""
         seed = self.seed
         key = seed.expand_as(index) if isinstance(seed, Tensor) else torch.full_like(index, signed(seed))
@@ -69,18 +69,18 @@ class Noise:
 
     def uniform(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), uniform on (0, 1), float32. ``index`` and ``step`` are (B,) int64."""
-        return _unit(self._words(stream, index, step, shape))
+        return _unit(self._bits(stream, index, step, shape))
 
     def normal(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), standard normal, float32 (Box and Muller)."""
-        words = self._words(stream, index, step, shape)
-        radius = (-2 * _unit(words).log()).sqrt()
-        return radius * (2 * math.pi * _unit(words << 23)).cos()
+        bits = self._bits(stream, index, step, shape)
+        radius = (-2 * _unit(bits).log()).sqrt()
+        return radius * (2 * math.pi * _unit(bits << 23)).cos()
 
     def coin(self) -> bool:
         """A fair coin for the whole call."""
         zero = torch.zeros(1, dtype=torch.int64)
-        return bool((self._words(Stream.COIN, zero, 0, (1,)) & 1).item())
+        return bool((self._bits(Stream.COIN, zero, 0, (1,)) & 1).item())
 
 
 def check_seed(seed: int) -> int:
@@ -96,6 +96,6 @@ def signed(seed: int) -> int:
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _unit(words: Tensor) -> Tensor:
+def _unit(bits: Tensor) -> Tensor:
     """The upper 23 bits -> (0, 1), both ends excluded: with 24 the largest would round to 1 in float32."""
-    return (_shift(words, 41).float() + 0.5) * 2.0**-23
+    return (_shift(bits, 41).float() + 0.5) * 2.0**-23

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
@@ -55,31 +53,23 @@ class SparsePGD(Stepwise[State]):
     ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the
     paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns and 10,000 steps.
     Shorter runs on structured patterns have a faster pace, see `default_pace`; it is fixed when the attack is made, so
-    that dataclasses.replace(attack, steps=...) keeps it.
+    that replace(attack, steps=...) keeps it.
     """
 
     points_besides: ClassVar[int] = 1
 
-    steps: int = 10_000
-    gradient: Literal["unprojected", "projected", "random"] = "unprojected"
+    steps: int = count(10_000)
+    gradient: Literal["unprojected", "projected", "random"] = choice("unprojected", GRADIENTS)
     _: KW_ONLY
-    alpha: float | None = None
-    beta: float | None = None
-    tolerance: int | None = None
+    alpha: float | None = positive(None)
+    beta: float | None = positive(None)
+    tolerance: int | None = positive(None)
     gamma: float = 2e-8  # no step on w where its gradient is smaller
-    beta_scale: Literal["image", "grid"] | None = None  # see _beta; None: by the gradient
-    redraw: Literal["official", "paper"] | None = None  # see update; None: as the official code
+    beta_scale: Literal["image", "grid"] | None = choice(None, ("image", "grid"))  # see _beta; None: by the gradient
+    redraw: Literal["official", "paper"] | None = choice(None, ("official", "paper"))  # see update; None: official
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(steps=self.steps)
-        check_positive(alpha=self.alpha, beta=self.beta, tolerance=self.tolerance)
-        if self.gradient not in GRADIENTS:
-            raise UnsupportedError(f"gradient={self.gradient!r}; use one of {', '.join(map(repr, GRADIENTS))}")
-        if self.beta_scale not in (None, "image", "grid"):
-            raise UnsupportedError(f"beta_scale={self.beta_scale!r}; use 'image', 'grid' or None")
-        if self.redraw not in (None, "official", "paper"):
-            raise UnsupportedError(f"redraw={self.redraw!r}; use 'official' or 'paper'")
         pace, tolerance = default_pace(self.steps, self.budget.pattern.structured)
         for name, value in (("alpha", pace), ("beta", pace), ("tolerance", tolerance)):
             if getattr(self, name) is None:
@@ -96,7 +86,7 @@ class SparsePGD(Stepwise[State]):
     def for_call(self, noise: Noise) -> SparsePGD:
         if self.gradient != "random":
             return self
-        return dataclasses.replace(self, gradient="unprojected" if noise.coin() else "projected")
+        return replace(self, gradient="unprojected" if noise.coin() else "projected")
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         p = self.budget.eps * (2 * noise.uniform(Stream.MAGNITUDE, images.index, 0, threat.shape) - 1)

@@ -1,4 +1,4 @@
-"""Attacks with a loop of their own: batch by batch, with every question to the model counted outside the attack."""
+"""Attacks with a loop of their own: batch by batch, with every query counted outside the attack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsepgd.problem.goals import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import Evaluation, Evaluator, Oracle, classifier
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import join, select
-from sparsepgd.search.attack import Attack, Found, Task
+from sparsepgd.search.attack import Attack, SearchResult, Task
 from sparsepgd.search.loop import Images, better
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
@@ -26,18 +26,18 @@ TRIALS = 4  # points of an image that the model is asked about at a time when a 
 
 
 @dataclass(eq=False)
-class Questions:
-    """The model as such an attack sees it. Of a question the attack says which image each point belongs to.
+class Queries:
+    """The model as such an attack sees it: every query is counted for the image that its point belongs to.
 
     `rows` (N,) are places in the batch; an image may occur several times, or not at all.
     """
 
     oracle: Evaluator
     images: Images
-    size: int  # points that the model is asked about at a time; halved where the memory does not suffice
+    size: int  # points of one forward pass; halved where the memory does not suffice
     forwards: Tensor  # (B,) int64, counted here
     backwards: Tensor  # (B,) int64
-    tell: Callable[[int], None] | None = None  # hears of every further points asked
+    notify: Callable[[int], None] | None = None  # called with the number of points of each query
 
     @property
     def classifier(self) -> Oracle:
@@ -51,8 +51,7 @@ class Questions:
     def evaluate_uncounted(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
         """The same, for what is no part of the search."""
         y, label = self.images.y[rows], self.images.label[rows]
-        parts = self._in_parts(lambda i: self.oracle.evaluate(x[i], y[i], label[i], gradient), len(x))
-        return join(*parts)
+        return join(*self._in_parts(lambda i: self.oracle.evaluate(x[i], y[i], label[i], gradient), len(x)))
 
     def logits(self, x: Tensor, rows: Tensor) -> Tensor:
         """(N, classes)."""
@@ -62,9 +61,8 @@ class Questions:
 
     def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
         """What logits (N, classes) that are known already mean for the goal."""
-        y, label, goal = self.images.y[rows], self.images.label[rows], self.classifier.goal
-        loss = goal.loss(logits, label, self.classifier.loss)
-        return Evaluation(torch.where(logits.isfinite().all(1), loss, -torch.inf), goal.reached(logits, y, label), None)
+        oracle, label = self.classifier, self.images.label[rows]
+        return oracle.judged(logits, oracle.goal.loss(logits, label, oracle.loss), self.images.y[rows], label)
 
     def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them, 0 where they are not finite.
@@ -74,11 +72,11 @@ class Questions:
 
         def part(place: slice) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                point, said = self.classifier.traced(x[place])
-                wanted = values(said, place).unbind(1)
-                last = len(wanted) - 1
-                each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(wanted)]
-            return said.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
+                point, logits = self.classifier.traced(x[place])
+                functions = values(logits, place).unbind(1)
+                last = len(functions) - 1
+                each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(functions)]
+            return logits.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
 
         logits, slopes = (torch.cat(parts) for parts in zip(*self._in_parts(part, len(x)), strict=True))
         self._count(rows, 1, slopes.shape[1])
@@ -92,8 +90,8 @@ class Questions:
         once = torch.ones_like(rows)
         self.forwards.index_add_(0, rows, once * forwards)
         self.backwards.index_add_(0, rows, once * backwards)
-        if self.tell is not None:
-            self.tell(len(rows))
+        if self.notify is not None:
+            self.notify(len(rows))
 
 
 @dataclass(eq=False)
@@ -135,65 +133,69 @@ class Standalone(Attack):
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted, Targeted)
 
     @abstractmethod
-    def attack_batch(self, ask: Questions, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """The points (B, C, H, W) it claims, within the budget. Images that are fooled should be asked no more."""
 
-    def going_on(self, claims: Claims) -> Tensor:
+    def remaining(self, claims: Claims) -> Tensor:
         """The rows (n,) that are not done with."""
         return (~claims.fooled | (not self.early_stop)).nonzero()[:, 0]
 
-    def search(self, task: Task) -> Found:
+    def search(self, task: Task) -> SearchResult:
         """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
         self._check_goal(task.oracle)
         waiting, fooled = task.waiting, 0
 
-        def batch(place: slice) -> Found:
+        def batch(place: slice) -> SearchResult:
             nonlocal fooled
             images = Images.entering(select(waiting, place), task.threat, self.quantize)
             zero, every = torch.zeros_like(images.y), torch.arange(len(images.y), device=images.y.device)
-            tell = self._teller(task, place.start, len(every), fooled)
-            ask = Questions(task.oracle, images, task.batch_size, zero, zero.clone(), tell)
+            notify = self._progress(task, place.start, len(every), fooled)
+            queries = Queries(task.oracle, images, task.batch_size, zero, zero.clone(), notify)
             with full_precision():
-                x_adv = self.attack_batch(ask, task.threat, images, task.noise)
-                seen = ask.evaluate_uncounted(x_adv, every)
+                x_adv = self.attack_batch(queries, task.threat, images, task.noise)
+                seen = queries.evaluate_uncounted(x_adv, every)
             fooled += int(seen.fooled.sum())
-            self._teller(task, place.stop, 0, fooled)(0)
-            counted = (ask.forwards, ask.forwards, ask.backwards)
-            return Found(*(tensor.to(waiting.x.device) for tensor in (x_adv, seen.loss, seen.fooled, *counted)))
+            self._progress(task, place.stop, 0, fooled)(0)
+            counted = (queries.forwards, queries.forwards, queries.backwards)
+            return SearchResult(*(tensor.to(waiting.x.device) for tensor in (x_adv, seen.loss, seen.fooled, *counted)))
 
         parts, _ = in_parts(batch, len(waiting.x), task.batch_size)
-        return join(*parts) if parts else Found.none(waiting)
+        return join(*parts) if parts else SearchResult.none(waiting)
 
-    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         self._check_goal(oracle)
         zero = torch.zeros_like(images.y)
-        ask = Questions(oracle, images, TRIALS * len(images.x), zero, zero.clone())
-        return self.attack_batch(ask, threat, images, noise)
+        queries = Queries(oracle, images, TRIALS * len(images.x), zero, zero.clone())
+        return self.attack_batch(queries, threat, images, noise)
 
     def _check_goal(self, oracle: Evaluator) -> None:
         if isinstance(oracle, Oracle) and not isinstance(oracle.goal, self.goals):
-            able = " or ".join(f"{goal.__name__}(...)" for goal in self.goals)
-            kind = type(self).__name__
+            able, goal = " or ".join(f"{goal.__name__}(...)" for goal in self.goals), type(oracle.goal).__name__
             raise UnsupportedError(
-                f"{kind} has no way to the goal {type(oracle.goal).__name__}; use {able}, or SparsePGD(budget)"
+                f"{type(self).__name__} has no way to the goal {goal}; use {able}, or SparsePGD(budget)"
             )
 
-    def _teller(self, task: Task, before: int, under_way: int, fooled: int) -> Callable[[int], None]:
-        """Adds up the points asked for a batch; the host need not look at the device for that."""
-        asked = 0
+    def _progress(self, task: Task, before: int, active: int, fooled: int) -> Callable[[int], None]:
+        """Adds up the queries of a batch; the host need not look at the device for that."""
+        queries = 0
 
-        def tell(points: int) -> None:
-            nonlocal asked
-            asked = min(asked + points, under_way * self.evaluations)
+        def notify(points: int) -> None:
+            nonlocal queries
+            queries = min(queries + points, active * self.evaluations)
             if task.progress is not None:
-                task.progress(before * self.evaluations + asked, len(task.waiting.x) * self.evaluations, fooled)
+                task.progress(before * self.evaluations + queries, len(task.waiting.x) * self.evaluations, fooled)
 
-        return tell
+        return notify
 
 
 def keep_best(attack: Attack, threat: Threat, images: Images, x: Tensor, score: Tensor) -> Tensor:
     """The points x (B, C, H, W) with all but the k groups of the best score (B, *grid) as in the clean images."""
     return images.render(x - images.x, threat.top_k(score.float(), images.usable), attack.quantize)
+
+
+def fewest(threat: Threat, images: Images, x: Tensor, seen: Evaluation) -> Tensor:
+    """(B,), the worth of points where the fewest changes win: of a success minus its pixels, of a failure its loss."""
+    return torch.where(seen.fooled, -changed(threat, images, x).to(seen.loss), seen.loss)
 
 
 def changed(threat: Threat, images: Images, x: Tensor) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -14,8 +13,8 @@ from torch import Tensor
 from sparsepgd.problem.engine import Engine, in_parts
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.problem.rows import join
-from sparsepgd.search.attack import Attack, Found, Task
-from sparsepgd.search.loop import Aim, Images, Keeps, sweep
+from sparsepgd.search.attack import Attack, SearchResult, Task
+from sparsepgd.search.loop import Aim, Images, Keeps, run_whole_batch
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.table import run
 from sparsepgd.threat import Threat
@@ -60,16 +59,13 @@ class Stepwise(Attack, Generic[S]):
         """The attack with all that is drawn once for a call decided."""
         return self
 
-    def search(self, task: Task) -> Found:
-        oracle, threat, waiting, device = task.oracle, task.threat, task.waiting, task.threat.kernel.device
-        engine = self._engine(task)
-        with engine.running(oracle.model, device) as model:
-            search = self.for_call(task.noise)
-            best = run(search, oracle, threat, waiting, task.noise, task.batch_size, model, task.progress)
+    def search(self, task: Task) -> SearchResult:
+        with self._engine(task).running(task.oracle.model, task.threat.kernel.device) as model:
+            best = run(self.for_call(task.noise), task, model)
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         back = tried if self.needs_gradient else torch.zeros_like(tried)
-        return Found(best.x_adv, best.loss, best.fooled, steps, tried, back)
+        return SearchResult(best.x_adv, best.loss, best.fooled, steps, tried, back)
 
     def _engine(self, task: Task) -> Engine:
         """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
@@ -77,7 +73,7 @@ class Stepwise(Attack, Generic[S]):
         engine = task.engine.decided(task.oracle.model, x, device)
         if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
             return engine
-        bf16 = dataclasses.replace(engine, precision="bf16")
+        bf16 = replace(engine, precision="bf16")
         return engine if self._usable(engine, task) >= ENOUGH * self._usable(bf16, task) else bf16
 
     def _usable(self, engine: Engine, task: Task) -> int:
@@ -85,7 +81,7 @@ class Stepwise(Attack, Generic[S]):
         losses that are finite and, of these images, entries of the gradient that are not 0; both in one count."""
         oracle, device = task.oracle, task.threat.kernel.device
         x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
-        with dataclasses.replace(engine, compile=False).running(oracle.model, device) as model:
+        with replace(engine, compile=False).running(oracle.model, device) as model:
             ask = partial(oracle.running(model, engine.scale).evaluate, gradient=self.needs_gradient)
             parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
         seen = join(*parts)
@@ -93,6 +89,6 @@ class Stepwise(Attack, Generic[S]):
         g = seen.gradient[finite] if seen.gradient is not None else finite.new_zeros(0)
         return int(finite.sum()) + int((g != 0).sum())
 
-    def swept(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
+    def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """No value is read by the host, so that it can be recorded as a CUDA graph."""
-        return sweep(self.for_call(noise), oracle, threat, images, noise).x_adv
+        return run_whole_batch(self.for_call(noise), oracle, threat, images, noise).x_adv

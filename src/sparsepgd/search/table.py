@@ -2,14 +2,13 @@
 
 At a look the finished leave and the waiting take their place, so that the batch stays full to the end. When nobody
 waits any more the batch is cut to size, but only where that pays: on a device a new size has to be recorded first
-(stepper.py), so that empty slots are kept for a while. On a CPU every size is as good as another.
+(graphs.py), so that empty slots are kept for a while. On a CPU every size is as good as another.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -18,12 +17,13 @@ from torch import Tensor
 from sparsepgd.problem.engine import METER, Meter, Running
 from sparsepgd.problem.oracle import Evaluator
 from sparsepgd.problem.rows import join, select, tensors
-from sparsepgd.search.loop import Best, Images, Progress, Slots, Step, Waiting, nothing_found, start
+from sparsepgd.search.graphs import Stepper
+from sparsepgd.search.loop import Best, Images, Slots, Step, Waiting, no_success, start
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.stepper import Stepper
 from sparsepgd.threat import Threat
 
 if TYPE_CHECKING:
+    from sparsepgd.search.attack import Task
     from sparsepgd.search.stepwise import Stepwise
 
 S = TypeVar("S")
@@ -38,38 +38,28 @@ WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries, each for one step, that ar
 TRIAL = 50  # steps that show how many images hold out, before a model is compiled for them
 
 
-def run(
-    search: Stepwise[S],
-    oracle: Evaluator,
-    threat: Threat,
-    waiting: Waiting,
-    noise: Noise,
-    slots: int,
-    running: Running,
-    progress: Progress | None = None,
-) -> Best:
-    """Search for all images; at most `slots` of them are on the device's table at a time.
+def run(search: Stepwise[S], task: Task, running: Running) -> Best:
+    """Search for all images of the task; at most `batch_size` of them are on the device's table at a time.
 
-    The model as it is `running` is asked during the search, `oracle` confirms.
+    The model as it is `running` is asked during the search, the oracle of the task confirms.
     """
-    engine = running.engine
-    quick = oracle.running(running, engine.scale)
-    step = Step(search, quick, threat, noise, search.keeps)
+    engine, oracle, threat, waiting = running.engine, task.oracle, task.threat, task.waiting
+    step = Step(search, oracle.running(running, engine.scale), threat, task.noise, search.keeps)
     stepper: Stepper[Slots[S]] = Stepper(step, bool(engine.graphs), METER.get() or Meter())
-    table = Table(search, oracle, threat, noise, waiting, stepper, slots)
-    pace = Pace(LONGEST if table.apart else 1)
+    table = Table(search, oracle, threat, task.noise, waiting, stepper, task.batch_size)
+    interval = LookInterval(LONGEST if table.on_device else 1)
     total, done = len(waiting.x) * search.evaluations, 0
-    while table.fill(pace.horizon):
-        table.advance(pace.every)
+    while table.fill(interval.horizon):
+        table.advance(interval.every)
         left = table.look()
-        pace.adapt(left, table.count)
+        interval.adapt(left, table.count)
         if running.open and table.oldest >= TRIAL and table.entries * table.evaluations_left() >= WORTH_COMPILING:
             running.compile()
             stepper.forget()
-        if progress is not None:
+        if task.progress is not None:
             done = max(done, total - table.evaluations_left())  # a denied success goes back to work
-            progress(done, total, table.fooled)
-    return table.found
+            task.progress(done, total, table.fooled)
+    return table.best
 
 
 def waits_for_host(device: torch.device) -> bool:
@@ -78,7 +68,7 @@ def waits_for_host(device: torch.device) -> bool:
 
 
 @dataclass
-class Pace:
+class LookInterval:
     """How many steps lie between two looks: few while many images leave, more when few do.
 
     A look costs about as much as a step, an idle slot its share of one; so a look should find a fifth of the images
@@ -99,8 +89,6 @@ class Pace:
 
 @dataclass(eq=False)
 class Table(Generic[S]):
-    """What `run` works on."""
-
     search: Stepwise[S]
     oracle: Evaluator
     threat: Threat
@@ -110,10 +98,10 @@ class Table(Generic[S]):
     slots: int
 
     def __post_init__(self) -> None:
-        self.apart = waits_for_host(self.threat.kernel.device)
+        self.on_device = waits_for_host(self.threat.kernel.device)
         self.entries = math.prod(self.threat.shape)  # of an image
-        self.found = nothing_found(self.waiting, self.search.evaluations)
-        self.fooled = 0  # of those found
+        self.best = no_success(self.waiting, self.search.evaluations)
+        self.fooled = 0  # of those in `best`
         self.largest = min(self.slots, len(self.waiting.x))
         self.parked: list[Slots[S]] = []  # to go on later: denied successes, and those for whom there was no memory
         self.leaving: list[Slots[S]] = []  # finished, or successful as the search sees it; to be confirmed together
@@ -127,14 +115,14 @@ class Table(Generic[S]):
         """Give free slots to those who wait; False when nobody is left. `horizon`: steps that a size will last."""
         if self.live is None and not len(self.waiting.x) and not self.parked:
             self.settle()
-        fresh = self._taken_in()
+        fresh = self._admit()
         if fresh:
             here = [] if self.live is None else [select(self.live, slice(0, self.count))]
             self.live = join(*here, *fresh)
             self.count = len(self.live.step)
         if self.live is not None:
-            self.size = self._fitting(horizon)
-            self.live = self._of_size(self.live, self.size)
+            self.size = self._batch_size(horizon)
+            self.live = self._padded(self.live, self.size)
         return self.live is not None
 
     def advance(self, steps: int) -> None:
@@ -164,13 +152,13 @@ class Table(Generic[S]):
         taken = now.images.row >= 0
         leaves = ((now.step >= self.search.evaluations) | (now.best.fooled & self.search.early_stop)) & taken
         if self.search.keeps == "latest":
-            self.live = now = self._secure(now)
+            self.live = now = self._confirm_new(now)
         gone = self._survey(now, taken & ~leaves)
         if gone:
             self.leaving.append(select(now, leaves.nonzero()[:, 0]))
             stays = (~leaves & taken).nonzero()[:, 0]
             self.live, self.count = (select(now, stays) if len(stays) else None), len(stays)
-        enough = CLAIMS if self.apart else 1
+        enough = CLAIMS if self.on_device else 1
         if sum(len(part.step) for part in self.leaving) >= enough or self.waited >= PATIENCE:
             self.settle()
         return gone
@@ -190,7 +178,7 @@ class Table(Generic[S]):
             best.step[claimed] = torch.where(real, best.step[claimed], self.search.evaluations)
         done = best.fooled | (now.step >= self.search.evaluations)
         gone, back = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-        self._write(images.row[gone], select(best, gone))
+        self._record(images.row[gone], select(best, gone))
         if len(back):
             self.parked.append(select(now, back))
 
@@ -200,19 +188,19 @@ class Table(Generic[S]):
         self.stepper.meter.denied += len(real) - int(real.sum())
         return real
 
-    def _write(self, row: Tensor, best: Best) -> None:
-        """What was found for some images, unless a success is known for an image and this is none."""
-        row = row.to(self.found.step.device)
-        news = best.fooled.to(row.device) | ~self.found.fooled[row]
-        self.fooled += int((best.fooled.to(row.device) & ~self.found.fooled[row]).sum())
-        for into, of in zip(tensors(self.found), tensors(best), strict=True):
+    def _record(self, row: Tensor, best: Best) -> None:
+        """The outcome of some images, unless a success is known for an image and this is none."""
+        row = row.to(self.best.step.device)
+        news = best.fooled.to(row.device) | ~self.best.fooled[row]
+        self.fooled += int((best.fooled.to(row.device) & ~self.best.fooled[row]).sum())
+        for into, of in zip(tensors(self.best), tensors(best), strict=True):
             into[row[news]] = of.to(into.device)[news]
 
-    def _secure(self, now: Slots[S]) -> Slots[S]:
+    def _confirm_new(self, now: Slots[S]) -> Slots[S]:
         """Of a search that goes on after a success, write down the new ones that are confirmed: the next may be
         denied. Those that are denied now are forgotten."""
-        row = now.images.row.clamp(min=0).to(self.found.step.device)
-        known = self.found.fooled[row] & (self.found.step[row] == now.best.step.to(row.device))
+        row = now.images.row.clamp(min=0).to(self.best.step.device)
+        known = self.best.fooled[row] & (self.best.step[row] == now.best.step.to(row.device))
         fresh = (now.best.fooled & (now.images.row >= 0) & ~known.to(now.step.device)).nonzero()[:, 0]
         if not len(fresh):
             return now
@@ -220,10 +208,10 @@ class Table(Generic[S]):
         held = self._confirmed(images, now.best.x_adv[fresh])
         real, denied = none.index_copy(0, fresh, held), none.index_copy(0, fresh, ~held)
         sure = real.nonzero()[:, 0]
-        self._write(now.images.row[sure], select(now.best, sure))
+        self._record(now.images.row[sure], select(now.best, sure))
         step = torch.where(denied, self.search.evaluations, now.best.step)
-        best = dataclasses.replace(now.best, fooled=now.best.fooled & ~denied, step=step)
-        return dataclasses.replace(now, state=self.search.judged(now.state, real, denied), best=best)
+        best = replace(now.best, fooled=now.best.fooled & ~denied, step=step)
+        return replace(now, state=self.search.judged(now.state, real, denied), best=best)
 
     def evaluations_left(self) -> int:
         """At most, for all who are at work or wait."""
@@ -238,7 +226,7 @@ class Table(Generic[S]):
         self.stepper.meter.looks += 1
         return self.count - int(stayed)
 
-    def _taken_in(self) -> list[Slots[S]]:
+    def _admit(self) -> list[Slots[S]]:
         """As many as there is room for: first those who were parked, then those who wait."""
         fresh, room = [], self.slots - self.count
         if self.live is None:
@@ -258,21 +246,21 @@ class Table(Generic[S]):
             self.newest = 0
         return fresh
 
-    def _fitting(self, horizon: int) -> int:
+    def _batch_size(self, horizon: int) -> int:
         """The size of the batch: that of before as long as less is lost by its empty slots than by a new one."""
-        if not self.apart:
+        if not self.on_device:
             return self.count
         fit = max(-(-self.count // 8) * 8, SMALLEST)
         fit = min(fit, max(self.largest, self.count))
         empty = (self.size - fit) * min(horizon, self.search.evaluations - self.newest)
         return self.size if 0 <= empty * self.entries < RECORDING else fit
 
-    def _of_size(self, live: Slots[S], size: int) -> Slots[S]:
+    def _padded(self, live: Slots[S], size: int) -> Slots[S]:
         """With empty slots at the end, as many as it takes."""
         if len(live.step) == size:
             return live
         taken = select(live, slice(0, self.count))
         empty = select(live, torch.zeros(size - self.count, dtype=torch.int64, device=live.step.device))
-        images = dataclasses.replace(empty.images, row=torch.full_like(empty.images.row, -1))
+        images = replace(empty.images, row=torch.full_like(empty.images.row, -1))
         over = torch.full_like(empty.step, self.search.evaluations)
-        return join(taken, dataclasses.replace(empty, images=images, step=over))
+        return join(taken, replace(empty, images=images, step=over))

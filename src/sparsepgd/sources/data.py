@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.sources import libraries, paper_data
+from sparsepgd.sources import datasets
 from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
 from sparsepgd.sources.pictures import Size
 
@@ -128,14 +128,14 @@ def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, ch
 
 KINDS: dict[str, Callable[[str, Part], Listing]] = {
     "npz": lambda rest, part: of_npz(Path(rest), part),
-    "folder": lambda rest, part: paper_data.of_parts(Path(rest), part),
+    "folder": lambda rest, part: datasets.of_parts(Path(rest), part),
     "csv": lambda rest, part: of_csv(Path(rest)),
-    "cifar10": partial(paper_data.cifar, "cifar10"),
-    "cifar100": partial(paper_data.cifar, "cifar100"),
-    "gtsrb": paper_data.gtsrb,
-    "imagenet100": paper_data.imagenet100,
-    "torchvision": libraries.torchvision,
-    "hf": libraries.hugging_face,
+    "cifar10": partial(datasets.cifar, "cifar10"),
+    "cifar100": partial(datasets.cifar, "cifar100"),
+    "gtsrb": datasets.gtsrb,
+    "imagenet100": datasets.imagenet100,
+    "torchvision": datasets.torchvision,
+    "hf": datasets.hugging_face,
 }
 
 
@@ -145,7 +145,7 @@ def _listing(name: str, part: Part) -> Listing:
         return of_tensors(*zoo.bundled_images(), zoo.CIFAR10_CLASSES)
     if name == "digits":
         return _digits(part)
-    if kind not in KINDS or not (rest or kind in paper_data.NAMES):
+    if kind not in KINDS or not (rest or kind in datasets.NAMES):
         raise SourceError(f"no data {name!r}; use {NAMES}")
     return KINDS[kind](rest, part)
 
@@ -154,8 +154,7 @@ def _digits(part: Part) -> Listing:
     """The handwritten digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 to train on, 397 to test."""
     with needs("digits"):
         from sklearn.datasets import load_digits
-    found = load_digits()
-    x = (torch.from_numpy(found.images).float() * 255 / 16).round()[:, None] / 255
-    chosen = slice(0, 1400) if part == "train" else slice(1400, None)
-    y = torch.from_numpy(found.target).long()
-    return of_tensors(x[chosen], y[chosen], [str(digit) for digit in range(10)], split=True)
+    digits, chosen = load_digits(), slice(0, 1400) if part == "train" else slice(1400, None)
+    x = (torch.from_numpy(digits.images[chosen]).float() * 255 / 16).round()[:, None] / 255
+    y = torch.from_numpy(digits.target[chosen]).long()
+    return of_tensors(x, y, [str(digit) for digit in range(10)], split=True)

@@ -136,7 +136,6 @@ def check_exported(path: Path, trust: bool) -> None:
 
 
 def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
-    """Whether torch would unpickle this member."""
     file = name.rpartition("/")[2]
     if file.startswith(("custom_obj_", "opaque_obj_")):
         return True
@@ -147,6 +146,6 @@ def _pickled(archive: zipfile.ZipFile, name: str) -> bool:
         return False
     try:
         torch.load(BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+        return False
     except Exception:
         return True
-    return False

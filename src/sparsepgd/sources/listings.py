@@ -26,8 +26,6 @@ _LINE = "lines of a picture file and a class number"
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The images of a source in their order."""
-
     labels: Sequence[int]
     read: Callable[[list[int], Size], Tensor]  # some of them, by their indices, cut and resized: (n, C, H, W)
     class_names: tuple[str, ...] = ()
@@ -39,11 +37,11 @@ class Listing:
         """The indices of n images: the first ones, or as many of each class, taken in turn."""
         if choose not in (None, *get_args(Choice)):
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
-        if n is not None and not 1 <= n <= len(self.labels):
-            count = len(self.labels)
+        count = len(self.labels)
+        if n is not None and not 1 <= n <= count:
             raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
         if (choose or self.choose) == "first":
-            return list(range(len(self.labels)))[:n]
+            return list(range(count))[:n]
         seen: Counter[int] = Counter()
         ranked = []  # (number within the class, class, index), so that sorting takes from all classes in turn
         for index, label in enumerate(self.labels):
@@ -68,7 +66,6 @@ def of_tensors(x: Tensor, y: Tensor, class_names: Sequence[str] = (), split: boo
 def of_files(
     paths: Sequence[str], labels: Sequence[int], class_names: Sequence[str], choose: Choice, size: Size = None
 ) -> Listing:
-    """Picture files, read when they are chosen."""
 
     def read(rows: list[int], size: Size) -> Tensor:
         return stacked([load_image(paths[row], size)[0][0] for row in rows], [paths[row] for row in rows])
@@ -85,17 +82,18 @@ def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
     return torch.stack(pictures)
 
 
-def of_folder(path: Path, size: Size = None, choose: Choice = "balanced") -> Listing:
+def of_folder(path: Path, size: Size = None) -> Listing:
     """One sub-folder of pictures a class, in the order of their names."""
     from torchvision.datasets import ImageFolder
 
     try:
         found = ImageFolder(str(path))
     except OSError as error:
-        reason = first_line(error)
-        raise SourceError(f"no images in {str(path)!r}: {reason}; use one sub-folder of pictures a class") from None
+        raise SourceError(
+            f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures a class"
+        ) from None
     paths, labels = zip(*found.samples, strict=True)
-    return of_files(paths, labels, found.classes, choose, size)
+    return of_files(paths, labels, found.classes, "balanced", size)
 
 
 def of_csv(path: Path) -> Listing:

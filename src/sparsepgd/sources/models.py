@@ -19,10 +19,9 @@ from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
 from sparsepgd.sources import factories, files
 from sparsepgd.sources.data import class_name
-from sparsepgd.sources.files import Exported, Onnx
 from sparsepgd.sources.pictures import Framing, Size, framing
-from sparsepgd.zoo import checkpoints, normalise
-from sparsepgd.zoo.normalise import Normalisation, Normalised
+from sparsepgd.zoo import checkpoints
+from sparsepgd.zoo.normalise import Normalisation, Normalised, parse
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 TRAINED = "model"  # the name of weights and card in the folder of a training run
@@ -48,7 +47,7 @@ class Source:
     def grey(self) -> bool:
         """Whether it takes images of one channel, as far as its first convolution or its file says."""
         first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
-        shape = self.model.shape if isinstance(self.model, Exported | Onnx) else ()
+        shape = self.model.shape if isinstance(self.model, files.Exported | files.Onnx) else ()
         return (shape[1] if len(shape) == 4 else first) == 1
 
     @property
@@ -89,7 +88,10 @@ def load_model(
     if kind in makers:
         source = makers[kind]()
     elif suffix == ".py":
-        source = _from_file(Path(kind), rest)
+        made = factories.call(Path(kind), rest)
+        if not isinstance(made, nn.Module | Source):
+            raise SourceError(f"{name} returned a {type(made).__name__}; expected a torch.nn.Module or a Source")
+        source = made if isinstance(made, Source) else Source(f"{Path(kind).stem}:{rest}", made)
     elif kind in ARCHITECTURES:
         source = _from_architecture(name, weights, trust)
     elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
@@ -107,16 +109,12 @@ def load_model(
             f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
             "network"
         )
-    source = _normalised(source, normalise)
-    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
-
-
-def _normalised(source: Source, words: str | None) -> Source:
-    """With the normalisation that was asked for, or that of the source, around the model."""
-    how = source.normalisation if words is None else normalise.parse(words)
+    how = source.normalisation if normalise is None else parse(normalise)
     if isinstance(how, str) or how is None:
-        return replace(source, normalisation=how or "not at all")
-    return replace(source, model=Normalised(source.model, how), normalisation=how)
+        source = replace(source, normalisation=how or "not at all")
+    else:
+        source = replace(source, model=Normalised(source.model, how), normalisation=how)
+    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
 
 
 def _from_zoo(name: str) -> Source:
@@ -221,7 +219,7 @@ def _from_robustbench(name: str) -> Source:
 def _from_archive(path: Path, trust: bool) -> Source:
     """A model in one file: an exported program, an ONNX file, or a pickled module."""
     if path.suffix in (".pt2", ".onnx"):
-        runtime: Exported | Onnx = Exported(path, trust) if path.suffix == ".pt2" else Onnx(path)
+        runtime: Any = files.Exported(path, trust) if path.suffix == ".pt2" else files.Onnx(path)
         side = runtime.shape[-1] if len(runtime.shape) == 4 and runtime.shape[-1] == runtime.shape[-2] else None
         return Source(path.stem, runtime, size=side, black_box=path.suffix == ".onnx")
     if not path.is_file():
@@ -232,15 +230,6 @@ def _from_archive(path: Path, trust: bool) -> Source:
     if not isinstance(model, nn.Module):
         raise SourceError(f"{str(path)!r} holds a {type(model).__name__}, no module; name its network: --weights FILE")
     return Source(path.stem, model)
-
-
-def _from_file(path: Path, factory: str) -> Source:
-    model = factories.call(path, factory)
-    if isinstance(model, Source):
-        return model
-    if not isinstance(model, nn.Module):
-        raise SourceError(f"{path}:{factory} returned a {type(model).__name__}; expected a torch.nn.Module or a Source")
-    return Source(f"{path.stem}:{factory}", model)
 
 
 def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
@@ -274,10 +263,9 @@ def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module
     except KeyError:
         raise
     except Exception as error:
-        reason = first_line(error)
         raise SourceError(
-            f"the weights of {name} cannot be fetched from {origin}: {reason}; without a connection, name an "
-            "architecture and give its weights in a file: --weights FILE"
+            f"the weights of {name} cannot be fetched from {origin}: {first_line(error)}; without a connection, name "
+            "an architecture and give its weights in a file: --weights FILE"
         ) from error
 
 

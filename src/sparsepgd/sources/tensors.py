@@ -69,16 +69,12 @@ def _gather(pairs: Iterator[Any], n: int | None) -> tuple[Tensor, Tensor]:
                 f"image {number} is of shape {tuple(image.shape)}, image 0 of {tuple(images[0].shape)}; "
                 "bring them to one size, e.g. with transforms.Resize and CenterCrop"
             )
+        try:
+            labels.append(operator.index(label))
+        except TypeError:
+            kind = f"tensor of shape {tuple(label.shape)}" if isinstance(label, Tensor) else type(label).__name__
+            raise SourceError(f"label {number} is a {kind}; expected a class number, 0 or larger") from None
         images.append(image)
-        labels.append(_label(label, number))
     if not images:
         raise SourceError("the data holds no images")
     return torch.stack(images), torch.tensor(labels)
-
-
-def _label(label: Any, number: int) -> int:
-    try:
-        return operator.index(label)
-    except TypeError:
-        kind = f"tensor of shape {tuple(label.shape)}" if isinstance(label, Tensor) else type(label).__name__
-        raise SourceError(f"label {number} is a {kind}; expected a class number, 0 or larger") from None

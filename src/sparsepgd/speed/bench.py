@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,8 @@ from torch import Tensor, nn
 from sparsepgd import atomic
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.problem.engine import Engine, Precision, metered
-from sparsepgd.problem.goals import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.problem.result import Result
-from sparsepgd.problem.verify import verify
+from sparsepgd.problem.verify import Result, verify
 from sparsepgd.report.style import MUTED, colour, figure_style, new_figure, png
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search import registry
@@ -31,13 +30,12 @@ from sparsepgd.speed.rivals import Rival
 from sparsepgd.threat import Budget
 
 ATTACKS = ("spgd-unprojected", "spgd-projected", "sparse-rs")
+T = TypeVar("T")
 REPEAT = 0.5  # seconds that the bare model is run for a figure
 
 
 @dataclass(frozen=True)
 class Bare:
-    """The model alone."""
-
     work: Literal["forward", "input gradient", "input and parameter gradients"]
     precision: Precision
     compiled: bool
@@ -69,8 +67,6 @@ class Timed:
 
 @dataclass(eq=False)
 class Bench:
-    """What is measured on what."""
-
     model: nn.Module
     x: Tensor
     y: Tensor
@@ -85,7 +81,7 @@ class Bench:
         """The model in each (precision, compiled), forward and with the gradient of the input."""
         points, labels = self.x[: self.batch_size], self.y[: self.batch_size]
         device = points.device
-        oracle = Oracle(self.model, Untargeted(), device=device)
+        oracle = Oracle(self.model, device=device)
         us = self._with_parameters(points) / len(points)
         tf32: Precision = "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
         yield Bare("input and parameter gradients", tf32, False, len(points), us)
@@ -146,10 +142,7 @@ class Bench:
             us=us,
             ratio=us / bare[work] if work in bare else None,
             slots_used=useful / max(meter.slot_steps, 1),
-            steps=meter.steps,
-            looks=meter.looks,
-            denied=meter.denied,
-            recorded=meter.recorded,
+            **{name: getattr(meter, name) for name in ("steps", "looks", "denied", "recorded")},
             memory=memory,
         )
 
@@ -157,13 +150,10 @@ class Bench:
         """Another implementation, as it comes; success is what our verifier says."""
         device, seconds, robust = self.x.device, [], []
         for seed in self.seeds:
-            _wait(device)
-            start = time.perf_counter()
-            x_adv = attack(self.model, self.x, self.y, seed)
-            _wait(device)
-            seconds.append(time.perf_counter() - start)
+            x_adv, took = self._clocked(partial(attack, self.model, self.x, self.y, seed))
+            seconds.append(took)
             with borrowed(self.model, device):
-                oracle = Oracle(self.model, Untargeted(), device=device)
+                oracle = Oracle(self.model, device=device)
                 clean = oracle.answers(self.x, self.batch_size).argmax(1) == self.y
                 verdict = verify(oracle, self.budget, self.x, x_adv, self.y, self.y, batch_size=self.batch_size)
             robust.append(int((clean & ~verdict.reached).sum()))
@@ -171,10 +161,13 @@ class Bench:
         return Timed(name, "as it comes", False, None, tuple(seconds), tuple(robust), len(self.x), interval)
 
     def once(self, attack: Stepwise[Any], engine: Engine, seed: int) -> tuple[Result, float]:
-        """The result, and seconds."""
+        options: Any = {"seed": seed, "engine": engine, "progress": self.progress}
+        return self._clocked(partial(attack, self.model, self.x, self.y, **options))
+
+    def _clocked(self, work: Callable[[], T]) -> tuple[T, float]:
         _wait(self.x.device)
         start = time.perf_counter()
-        result = attack(self.model, self.x, self.y, seed=seed, engine=engine, progress=self.progress)
+        result = work()
         _wait(self.x.device)
         return result, time.perf_counter() - start
 
@@ -227,7 +220,8 @@ def draw(record: dict[str, Any], file: Path) -> None:
     """A record as bars of seconds for each attack, ours and others', with the images left written beside them."""
     rows = sorted(record["attacks"], key=lambda row: -mean(row["seconds"]))
     ours = [row["us"] is not None for row in rows]
-    labels = [_label(row) for row in rows]
+    how = [f" ({row['precision']}{', compiled' if row['compiled'] else ''})" for row in rows]
+    labels = [row["name"] + (text if mine else "") for row, text, mine in zip(rows, how, ours, strict=True)]
     seconds = [mean(row["seconds"]) for row in rows]
     with figure_style():
         figure = new_figure(7.2, 0.9 + 0.34 * len(rows))
@@ -241,11 +235,6 @@ def draw(record: dict[str, Any], file: Path) -> None:
             axes.text(seconds[bar], bar, left, va="center", fontsize=8, color=MUTED)
         axes.set_xlim(right=max(seconds) * 4)
         atomic.write(file, png(figure))
-
-
-def _label(row: dict[str, Any]) -> str:
-    how = "" if row["us"] is None else f" ({row['precision']}{', compiled' if row['compiled'] else ''})"
-    return f"{row['name']}{how}"
 
 
 def _wait(device: torch.device) -> None:

@@ -6,7 +6,6 @@ decided by our verifier's forward pass, for all alike.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import types
@@ -82,27 +81,19 @@ def _module(folder: Path, name: str) -> Any:
 
 @contextmanager
 def _stand_ins(*names: str) -> Any:
-    missing = []
+    missing, silent = [], types.SimpleNamespace(log=lambda *_: None)  # instead of a logger to a file
     for name in names:
         try:
             importlib.import_module(name)
         except ImportError:
             sys.modules[name] = types.ModuleType(name)
-            sys.modules[name].__dict__.update(random_noise=None, Logger=_Silent)
+            sys.modules[name].__dict__.update(random_noise=None, Logger=lambda *_: silent)
             missing.append(name)
     try:
         yield
     finally:
         for name in missing:
             del sys.modules[name]
-
-
-class _Silent:
-    """Instead of a logger to a file."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def log(self, *_: object) -> None: ...
 
 
 def _batches(x: Tensor, y: Tensor, attack: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

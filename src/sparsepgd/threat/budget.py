@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from numbers import Integral, Real
 
@@ -48,6 +48,12 @@ class Budget:
     def resolve(self, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Threat:
         """The budget for images of one shape (C, H, W): checked once, then only tensor operations."""
         return _resolved(self, shape, torch.device(device))
+
+    def for_rows(self, rows: Tensor | slice) -> Budget:
+        """For some of the images: where each has an allowed mask of its own, with theirs."""
+        if self.allowed is None or self.allowed.dim() == 2:
+            return self
+        return replace(self, allowed=self.allowed[rows.to(self.allowed.device) if isinstance(rows, Tensor) else rows])
 
     def _resolve(self, shape: tuple[int, int, int], device: torch.device) -> Threat:
         _, height, width = shape
@@ -132,11 +138,6 @@ class Threat:
         allowed = self.budget.allowed
         masks = self.masks(len(allowed) if allowed is not None and allowed.dim() == 3 else 1)
         return math.prod(self.grid) if masks is None or not len(masks[1]) else int(masks[1].flatten(1).sum(1).min())
-
-    @property
-    def incidence(self) -> tuple[Tensor, ...]:
-        """What tells one pattern from another: the kernel (kh, kw), or the table of index sets."""
-        return (self.kernel[0, 0],) if self.tables is None else (self.tables.members,)
 
     @property
     def lanes(self) -> int:

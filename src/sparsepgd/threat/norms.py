@@ -94,7 +94,6 @@ def _changed(delta: Tensor, pattern: Pattern) -> Bools:
 
 
 def _grid(shape: tuple[int, ...], kernel: Bools | Groups) -> tuple[int, int]:
-    """Rows and columns of the group grid."""
     if isinstance(kernel, Groups):
         return 1, len(kernel.sets)
     return shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -143,7 +143,6 @@ class Shape(Pattern):
 
     @property
     def ones(self) -> int:
-        """The number of pixels that one shape covers."""
         return int(self._kernel.sum())
 
     @classmethod
@@ -165,12 +164,7 @@ class Shape(Pattern):
         return cls(drawings.letter(character, size), f"letter:{character}:{size}")
 
     @classmethod
-    def from_image(
-        cls,
-        path: str | Path,
-        size: int | None = None,
-        ink: Literal["auto", "dark", "light", "alpha"] = "auto",
-    ) -> Shape:
+    def from_image(cls, path: str | Path, size: int | None = None, ink: drawings.Ink = "auto") -> Shape:
         """The ink of a picture file: its opaque part if it has transparency, else its dark part."""
         return cls(drawings.from_image(path, size, ink), f"image:{Path(path).name}")
 

@@ -15,9 +15,9 @@ from sparsepgd.baselines.pgd0 import PGD0
 from sparsepgd.problem.goals import Divergence, Goal, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
 from sparsepgd.search import SparseAnneal, SparsePGD
+from sparsepgd.search.graphs import Recorded
 from sparsepgd.search.loop import Images, Waiting
 from sparsepgd.search.noise import Noise, Stream, signed
-from sparsepgd.search.recorded import Recorded
 from sparsepgd.threat import Budget, Patches, Pattern, Threat
 from sparsepgd.training.annealing import short_cycle
 from sparsepgd.training.data import Batch
@@ -104,7 +104,7 @@ class SparseAdversary:
             return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
-        return attack.in_borrowed(model, x, y, Noise(seed), goal, rows)
+        return attack.perturb_borrowed(model, x, y, Noise(seed), goal, rows)
 
     def steps(self, done: float) -> int:
         wanted = self.wanted

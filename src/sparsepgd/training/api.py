@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.problem import Untargeted
 from sparsepgd.problem.checks import check_classes, check_images, check_labels
-from sparsepgd.problem.oracle import Oracle, borrowed, check_logits
+from sparsepgd.problem.oracle import check_logits, logits_of
 from sparsepgd.runs import identity
 from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.search.noise import signed
@@ -30,11 +29,10 @@ from sparsepgd.training import state as states
 from sparsepgd.training.adversaries import adversary, training_budget
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.entries import Figures, measure, zoo_entry
-from sparsepgd.training.loop import Progress, Run
+from sparsepgd.training.loop import Progress, Run, watch
 from sparsepgd.training.objective import Extract, Mixed, Objective, SoftTargets
-from sparsepgd.training.settings import Settings, settings
+from sparsepgd.training.settings import Settings, make_settings
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import watch
 from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
@@ -76,7 +74,7 @@ def train(
     command: str = "sp.train",
     **options: Any,
 ) -> Trained:
-    """Train the model, in place and where it is, to withstand `budget`: 20 pixels, left out (or all, if there are
+    """Train the model, in device and where it is, to withstand `budget`: 20 pixels, left out (or all, if there are
     fewer and the method does not train against them).
 
     `model`: a module, or a name as `spgd train` takes it, built on `device`. `data`: a pair (x, y), a Dataset, a
@@ -90,152 +88,132 @@ def train(
     Under torchrun all workers call this with the same arguments, `batch` is that of all of them together, and the first
     measures.
     """
-    wanted = settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
+    settings = make_settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True without a folder; say where: out=...")
     if isinstance(model, nn.Module) and device is not None:
         raise UnsupportedError(f"device={str(device)!r} with a module, which is trained where it is; move it there")
-    parts = inputs.parts(data, test, size, wanted.seed)
+    datasets = inputs.load_datasets(data, test, size, settings.seed)
     given = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
-    network = inputs.network(model, parts, wanted.seed) if isinstance(model, str) else inputs.Network(model)
+    network = inputs.network(model, datasets, settings.seed) if isinstance(model, str) else inputs.Network(model)
     if isinstance(model, str):
         network.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    place, folder = _device(network.model), None if out is None else Path(out)
-    wanted = _decided(wanted, place)
-    with joined() as workers, _borrowed_torch(place, wanted):
-        team = Team.of(workers, place)
-        images = sources.images(parts.train, wanted, place)
-        classes = _examined(network.model, images, logits)
-        wanted = replace(wanted, augment=wanted.augment or sources.default_augment(images.shape))
-        if budget is None and not wanted.sparse:
-            wanted = replace(wanted, budget=Budget(k=min(wanted.budget.k, images.shape[1] * images.shape[2])))
-        run = _run(network.model, images, wanted, validation, classes, logits, team, progress)
+    device, folder = _device(network.model), None if out is None else Path(out)
+    on_gpu = device.type == "cuda"
+    bf16, compiled = (on_gpu if value is None else value for value in (settings.bf16, settings.compile))
+    settings = replace(settings, bf16=bf16, compile=compiled)
+    with joined() as workers, _seeded_torch(device, settings):
+        team = Team.of(workers, device)
+        images = sources.images(datasets.train, settings, device)
+        classes = _class_count(network.model, images, logits)
+        settings = replace(settings, augment=settings.augment or sources.default_augment(images.shape))
+        if budget is None and not settings.sparse:
+            settings = replace(settings, budget=Budget(k=min(settings.budget.k, images.shape[1] * images.shape[2])))
+        run = _run(network.model, images, settings, validation, classes, logits, team, progress)
         if folder is None:
-            run.go_on(lambda: None)
+            run.train(lambda: None)
         else:
-            described = states.configuration(wanted, network.model, _about(images), {**given, **(names or {})})
-            _Keeper(folder, run, described, save_seconds, tensorboard).go_on()
-        trained = _trained(network.model, run)
-        del run  # it holds on to the other workers, who are about to leave
-    return _tested(trained, parts, network, logits, folder, command)
+            described = states.configuration(settings, network.model, images, {**given, **(names or {})})
+            _RunFolder(folder, run, described, save_seconds, tensorboard).train()
+        state = run.state
+        state.use_average()
+        if state.network is not network.model:
+            network.model.load_state_dict(state.network.state_dict())
+        trained = Trained(network.model.eval(), settings, state.curves, tuple(state.notices), state.seconds)
+        del run, state  # they hold on to the other workers, who are about to leave
+    return _with_figures(trained, datasets, network, logits, folder, command)
 
 
-def _tested(
+def _with_figures(
     trained: Trained,
-    parts: inputs.Parts,
+    datasets: inputs.Datasets,
     network: inputs.Network,
     logits: Extract | None,
     out: Path | None,
     command: str,
 ) -> Trained:
     """With what is measured on the images to test on, and a card for a network that the zoo can build."""
-    if parts.test is None or not Workers.here().first:
+    if datasets.test is None or not Workers.here().first:
         return trained
-    trained = replace(trained, test=parts.test, set_apart=parts.apart)
-    on_gpu = next(trained.model.parameters()).is_cuda
-    some: Any = {"images": 1000 if on_gpu else 200, "steps": TESTED}
+    trained = replace(trained, test=datasets.test, set_apart=datasets.apart)
+    some: Any = {"images": 1000 if next(trained.model.parameters()).is_cuda else 200, "steps": TESTED}
     if out is not None:
-        parts.keep_test(out)
+        datasets.save_test(out)
     if out is None or network.architecture is None:
         asked = trained.model if logits is None else Extracted(trained.model, logits)
-        return replace(trained, figures=measure(asked, parts.test, trained.settings.budget, **some))
+        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budget, **some))
     card = zoo_entry(
-        trained, out, TRAINED, network.architecture, parts.test, arguments=network.arguments, data=parts.name,
-        classes=parts.test.class_names, command=command, **some,
+        trained, out, TRAINED, network.architecture, datasets.test, arguments=network.arguments, data=datasets.name,
+        classes=datasets.test.class_names, command=command, **some,
     )  # fmt: skip
-    figures = Figures(card.clean_accuracy, card.robust, card.measured)
-    return replace(trained, figures=figures, card=card)
-
-
-def _trained(model: nn.Module, run: Run) -> Trained:
-    run.state.use_average()
-    if run.state.network is not model:
-        model.load_state_dict(run.state.network.state_dict())
-    state = run.state
-    return Trained(model.eval(), run.wanted, state.curves, tuple(state.notices), state.seconds)
+    return replace(trained, figures=Figures(card.clean_accuracy, card.robust, card.measured), card=card)
 
 
 def _run(
     model: nn.Module,
     images: sources.Images,
-    wanted: Settings,
+    settings: Settings,
     validation: Any,
     classes: int,
     logits: Extract | None,
     team: Team,
     progress: Progress | None,
 ) -> Run:
-    """Everything put together, before the first epoch."""
     device, shape = _device(model), images.shape
-    rows, watched = _parts(images, validation, wanted, device)
-    if watched is not None:
-        check_classes(watched.y, classes)
+    rows, held = torch.arange(len(images)), None  # numbers of the images to train on, and the images held out
+    if validation is not None:
+        held = sources.resident(*as_tensors(validation), device)
+    else:
+        rows, rest = sources.split(len(images), settings)
+        held = images.take(rest) if len(rest) else None
+    if held is not None:
+        check_classes(held.y, classes)
     network = team.network(model, device)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(
-        trained, wanted.lr, wanted.momentum, weight_decay=wanted.weight_decay, nesterov=wanted.nesterov
+        trained, settings.lr, settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov
     )
-    targets = SoftTargets(len(images), classes, device) if wanted.soft_targets else None
-    mixed: nn.Module = Mixed(network, device, bool(wanted.bf16), logits)
-    if wanted.compile:
+    targets = SoftTargets(len(images), classes, device) if settings.soft_targets else None
+    mixed: nn.Module = Mixed(network, device, bool(settings.bf16), logits)
+    if settings.compile:
         mixed = torch.compile(mixed, dynamic=False)  # type: ignore[assignment]
-    state = states.State(network, optimizer, [], targets, _changes(wanted, images, device))
-    if wanted.ema is not None:  # after Mixed, which may lay out the weights anew
+    state = states.State(network, optimizer, [], targets, _changes(settings, images, device))
+    if settings.ema is not None:  # after Mixed, which may lay out the weights anew
         state.average = [value.detach().clone() for value in state.live]
-    objective = Objective(mixed, wanted.kind.trades, wanted.lam, wanted.soft_momentum, team)
-    threat = None
-    if wanted.noise:
-        threat = training_budget(wanted, shape, wanted.budget.pattern).resolve(shape, device)
+    objective = Objective(mixed, settings.kind.trades, settings.lam, settings.soft_momentum, team)
+    noisy = training_budget(settings, shape, settings.budget.pattern) if settings.noise else None
+    threat = None if noisy is None else noisy.resolve(shape, device)
     run = Run(
-        wanted, images, rows, state, mixed, team.shared(objective, device), adversary(wanted, shape), threat,
+        settings, images, rows, state, mixed, team.shared(objective, device), adversary(settings, shape), threat,
         None, team, progress if team.first else None,
     )  # fmt: skip
-    run.watch = watch(wanted, watched, run.batch, team) if watched is not None else None
+    run.watch = watch(settings, held, run.batch, team) if held is not None else None
     return run
 
 
-def _changes(wanted: Settings, images: sources.Images, device: torch.device) -> Changes | None:
+def _changes(settings: Settings, images: sources.Images, device: torch.device) -> Changes | None:
     """Room for a change of each image, if they are to be kept."""
-    if not wanted.keep:
+    if not settings.keep:
         return None
-    budget = training_budget(wanted, images.shape, wanted.budget.pattern)
+    budget = training_budget(settings, images.shape, settings.budget.pattern)
     threat = budget.resolve(images.shape, device)
     if threat.overlapping:
-        raise UnsupportedError(f"keep=True with {wanted.budget}; changes of groups that overlap are not kept")
+        raise UnsupportedError(f"keep=True with {settings.budget}; changes of groups that overlap are not kept")
     cells = min(budget.k * threat.kernel.numel(), images.shape[1] * images.shape[2])
-    edge = sources.border(images.shape, wanted.augment or "none")
+    edge = sources.border(images.shape, settings.augment or "none")
     return Changes(len(images), cells, images.shape, edge, device)
 
 
-def _parts(
-    images: sources.Images, validation: Any, wanted: Settings, device: torch.device
-) -> tuple[Tensor, sources.Resident | None]:
-    """Numbers of the images to train on, and the images to watch."""
-    if validation is not None:
-        return torch.arange(len(images)), sources.resident(*as_tensors(validation), device)
-    rows, held = sources.split(len(images), wanted)
-    return rows, images.take(held) if len(held) else None
-
-
-def _examined(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:
+def _class_count(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:
     """The number of classes, from the model's answer to two images; the same checks as before an attack."""
     sample = images.take(torch.arange(min(2, len(images))))
     x = sources.as_float(sample.x)
     check_images(x)
     check_labels(sample.y, x)
-    with borrowed(model, x.device):
-        answer = Oracle(model, Untargeted(), "ce", logits).answers(x, len(x))
+    answer = logits_of(model, x, len(x), logits, x.device)
     check_logits(answer)
-    labels = images.y if isinstance(images, sources.Resident) else sample.y
-    check_classes(labels, answer.shape[1])
+    check_classes(images.y if isinstance(images, sources.Resident) else sample.y, answer.shape[1])
     return answer.shape[1]
-
-
-def _about(images: sources.Images) -> states.Plain:
-    found: states.Plain = {"images": len(images), "shape": list(images.shape)}
-    if isinstance(images, sources.Resident):
-        found["sha256"] = identity.digest(images.x, images.y)
-    return found
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -249,24 +227,17 @@ def _device(model: nn.Module) -> torch.device:
     return first.device
 
 
-def _decided(wanted: Settings, device: torch.device) -> Settings:
-    """With what the device decides."""
-    on_gpu = device.type == "cuda"
-    bf16, compiled = (on_gpu if value is None else value for value in (wanted.bf16, wanted.compile))
-    return replace(wanted, bf16=bf16, compile=compiled)
-
-
 @contextmanager
-def _borrowed_torch(device: torch.device, wanted: Settings) -> Iterator[None]:
+def _seeded_torch(device: torch.device, settings: Settings) -> Iterator[None]:
     """torch's generators with our seed, for dropout and the like, and cuDNN's search for the fastest convolutions;
     afterwards all is as it was."""
     benchmark = torch.backends.cudnn.benchmark
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        if wanted.compile:  # a model is compiled three times, and one process may train several
+        if settings.compile:  # a model is compiled three times, and one process may train several
             patch: Any = torch._dynamo.config.patch
             stack.enter_context(patch(recompile_limit=64))
-        torch.manual_seed(signed(wanted.seed))
+        torch.manual_seed(signed(settings.seed))
         torch.backends.cudnn.benchmark = True
         try:
             yield
@@ -275,7 +246,7 @@ def _borrowed_torch(device: torch.device, wanted: Settings) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class _Keeper:
+class _RunFolder:
     """The folder of a run: checkpoint, record, weights. Of several workers the first writes."""
 
     folder: Path
@@ -285,36 +256,32 @@ class _Keeper:
     tensorboard: bool
     saved: float = 0.0
 
-    def go_on(self) -> None:
+    def train(self) -> None:
         """From where the run was left to its end, the folder closed to others."""
         from sparsepgd.runs.folders import Folder
 
         with ExitStack() as stack:
-            stack.enter_context(Folder(self.folder).held() if self.run.team.first else nullcontext())
+            stack.enter_context(Folder(self.folder).locked() if self.run.team.first else nullcontext())
             self.writer = stack.enter_context(_board(self.folder)) if self.tensorboard and self.run.team.first else None
             states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
             self.saved = time.monotonic()
-            self.run.go_on(self.put_down)
-            self.finish()
+            self.run.train(self.checkpoint)
+            if self.run.team.first:
+                with self.run.state.averaged():
+                    digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
+                self.record(finished=True, weights=digest)
 
-    def put_down(self) -> None:
-        """After an epoch."""
+    def checkpoint(self) -> None:
         state = self.run.state
         if not self.run.team.first:
             return
         if self.writer is not None:
             for name, value in state.latest.items():
                 self.writer(name, value, state.epoch)
-        if state.epoch == self.run.wanted.epochs or time.monotonic() - self.saved >= self.seconds:
+        if state.epoch == self.run.settings.epochs or time.monotonic() - self.saved >= self.seconds:
             states.save(self.folder / CHECKPOINT, state, self.configuration)
             self.record(finished=False)
             self.saved = time.monotonic()
-
-    def finish(self) -> None:
-        if self.run.team.first:
-            with self.run.state.averaged():
-                digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
-            self.record(finished=True, weights=digest)
 
     def record(self, **more: Any) -> None:
         from sparsepgd.training import records

@@ -117,22 +117,22 @@ def resident(x: Tensor, y: Tensor, device: torch.device) -> Resident:
     return Resident(x.to(device).contiguous(), check_labels(y, x).to(device))
 
 
-def images(data: Any, wanted: Settings, device: torch.device) -> Images:
+def images(data: Any, settings: Settings, device: torch.device) -> Images:
     """A pair (x, y), a Dataset or a DataLoader as batches. A DataLoader is read anew in every epoch, in an order of
     our own; a Dataset is read once if it fits, and then its transforms must not be random."""
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise SourceError("a DataLoader of an IterableDataset has no numbered images; give a map-style Dataset")
-        if not wanted.resident:
-            return Streamed(data.dataset, wanted.loader_workers or data.num_workers, device)
+        if not settings.resident:
+            return Streamed(data.dataset, settings.loader_workers or data.num_workers, device)
         data = data.dataset
-    if wanted.resident is not False and (wanted.resident or _fits(data, device)):
+    if settings.resident is not False and (settings.resident or _fits(data, device)):
         x, y = as_tensors(data)
         return resident(x, y, device)
     if isinstance(data, tuple | list):
         x, y = as_tensors(data)
         data = torch.utils.data.TensorDataset(x, y)
-    return Streamed(data, wanted.loader_workers, device)
+    return Streamed(data, settings.loader_workers, device)
 
 
 def _fits(data: Any, device: torch.device) -> bool:
@@ -150,21 +150,21 @@ def _fits(data: Any, device: torch.device) -> bool:
     return pair or needed < ON_HOST
 
 
-def split(count: int, wanted: Settings) -> tuple[Tensor, Tensor]:
+def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
     """Numbers of the images to train on and of those held out."""
-    kept = min(1000, count // 20) if wanted.held_out is None else wanted.held_out
+    kept = min(1000, count // 20) if settings.held_out is None else settings.held_out
     if not 0 <= kept < count:
         raise UnsupportedError(f"held_out={kept} of {count} images; leave some to train on")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(wanted.seed_for("split")))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(settings.seed_for("split")))
     return order[kept:].sort().values, order[:kept].sort().values
 
 
-def shares(rows: Tensor, wanted: Settings, epoch: int, team: Team) -> Tensor:
+def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
     """This worker's part of an epoch's order: of each batch every `world`-th image. All workers have as many."""
-    if wanted.batch % team.world:
-        raise UnsupportedError(f"batch={wanted.batch} for {team.world} workers; use a multiple of their number")
-    batch = min(wanted.batch, len(rows) - len(rows) % team.world)
-    order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(wanted.seed_for("order", epoch)))]
+    if settings.batch % team.world:
+        raise UnsupportedError(f"batch={settings.batch} for {team.world} workers; use a multiple of their number")
+    batch = min(settings.batch, len(rows) - len(rows) % team.world)
+    order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed_for("order", epoch)))]
     return order[: len(rows) // batch * batch].view(-1, batch)[:, team.rank :: team.world].flatten()
 
 

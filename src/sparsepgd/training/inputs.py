@@ -33,9 +33,7 @@ class Network:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """Images to train on, and to test on."""
-
+class Datasets:
     name: str
     train: Any
     test: Data | None = None
@@ -55,7 +53,7 @@ class Parts:
             raise SourceError(f"{self.name} has labels {low} to {high}; expected 0, 1, 2, ..., at least two classes")
         return max(high + 1, len(names))
 
-    def keep_test(self, folder: Path) -> None:
+    def save_test(self, folder: Path) -> None:
         """The images that were set apart, as a file: of the source itself most have been trained on."""
         if self.apart and self.test is not None:
             stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
@@ -63,16 +61,16 @@ class Parts:
             atomic.write(folder / TEST, stream.getvalue())
 
 
-def parts(data: Any, test: Any, size: int | None, seed: int) -> Parts:
+def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets:
     """Images by name come with those to test on: a fifth of them, if the source does not tell them apart."""
     if size is not None and (not isinstance(data, str) or size < 1):
         raise UnsupportedError(f"size={size}; use at least 1, for data by name")
     given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
     if not isinstance(data, str):
-        return Parts("the data", data, given)
+        return Datasets("the data", data, given)
     train, own = load_parts(data, size)
     if given is not None or own is not None:
-        return Parts(data, train, given or own)
+        return Datasets(data, train, given or own)
     x, y = train
     if len(x) < 2:
         raise SourceError(f"{data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
@@ -80,10 +78,10 @@ def parts(data: Any, test: Any, size: int | None, seed: int) -> Parts:
     fifth = max(1, len(x) // 5)
     rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
     first, second = (Data(x[some], y[some], train.class_names) for some in (rows, kept))
-    return Parts(data, first, second, apart=True)
+    return Datasets(data, first, second, apart=True)
 
 
-def network(name: str, data: Parts, seed: int) -> Network:
+def network(name: str, data: Datasets, seed: int) -> Network:
     """A fresh network by its name, drawn under the seed, or one with weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(signed(seed))
@@ -92,19 +90,14 @@ def network(name: str, data: Parts, seed: int) -> Network:
             return Network(ARCHITECTURES[name](**arguments), name, arguments)
         kind, _, rest = name.partition(":")
         if kind == "torchvision":
-            return Network(_torchvision(rest, data.classes))
+            from torchvision import models
+
+            try:
+                return Network(models.get_model(rest, weights=None, num_classes=data.classes))
+            except ValueError:
+                raise SourceError(f"torchvision has no model {rest!r}; e.g. torchvision:resnet34") from None
         model = load_model(name).model
         if kind in ("zoo", "trained") or zoo.known(name):
             card = zoo.card(TRAINED, Path(rest)) if kind == "trained" else zoo.card(rest or name)
             return Network(model, card.architecture, card.arguments)
         return Network(model)
-
-
-def _torchvision(name: str, classes: int) -> nn.Module:
-    from torchvision import models
-
-    try:
-        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
-    except ValueError:
-        raise SourceError(f"torchvision has no model {name!r}; e.g. torchvision:resnet34") from None
-    return model

@@ -1,4 +1,4 @@
-"""The training loop: one epoch after the other, watched from outside, taken back when it breaks, put down and resumed.
+"""The training loop: one epoch after the other, watched from outside, rolled back when it breaks, saved and resumed.
 
 The host waits for the device once an epoch. Every random number depends on the seed, the image and the epoch or the
 iteration, so that a resumed run, or one with several workers, draws the same.
@@ -9,36 +9,104 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SparsePGDError, TrainingWarning
+from sparsepgd.problem.oracle import borrowed
+from sparsepgd.search import Attack, SparseAnneal, SparsePGD
 from sparsepgd.threat import Threat
 from sparsepgd.training.adversaries import Adversary, sparse_noise
-from sparsepgd.training.data import Images, augmented, shares, window
+from sparsepgd.training.data import Images, Resident, as_float, augmented, window, worker_order
 from sparsepgd.training.settings import Settings
-from sparsepgd.training.state import Plain, State, snapshot
+from sparsepgd.training.state import Plain, State
 from sparsepgd.training.team import Team
-from sparsepgd.training.watch import Watch, catastrophic
 
 Progress = Callable[[int, int, Mapping[str, float]], None]  # iterations done, of, the last value of each curve
 WARM = 0.25  # share of the iterations in which a one-cycle rises
-BRAKE = 0.5  # on the learning rate, each time a run is taken back
+FALL, RISE = 0.1, 0.02  # of the two accuracies, that make an alarm
+SLOWER = 0.5  # factor of the learning rate, each time an epoch is rolled back
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """Clean accuracy, and accuracy under sPGD with either gradient, or sPGD and SparseAnneal, of images held out.
+
+    Without a look at the device until the end, and in batches of one size, so that compiled code is used again.
+    """
+
+    images: Resident
+    attacks: Sequence[Attack]
+    size: int
+    team: Team
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        device = self.images.x.device
+        right, numbers = torch.zeros(2, device=device), torch.arange(len(self.images), device=device)
+        for first in range(self.team.rank * self.size, len(numbers), self.size * self.team.world):
+            rows = (torch.arange(first, first + self.size, device=device)) % len(numbers)  # the last ones: once more
+            new = torch.arange(first, first + self.size, device=device) < len(numbers)
+            x, y = as_float(self.images.x[rows]), self.images.y[rows]
+            with borrowed(model, device), torch.no_grad():
+                clean = robust = (model(x).argmax(1) == y) & new
+            for attack in self.attacks:
+                x_adv = attack.perturb(model, x, y)
+                with borrowed(model, device), torch.no_grad():
+                    robust = robust & (model(x_adv).argmax(1) == y)
+            right += torch.stack([clean.sum(), robust.sum()]).float()
+        accuracies = dict(zip(("clean", "robust"), (self.team.sum(right) / len(numbers)).tolist(), strict=True))
+        return accuracies if self.attacks else {"clean": accuracies["clean"]}
+
+
+def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:
+    """Under the tested budget; one that does not fit the images is refused here."""
+    if settings.watch_steps:
+        settings.budget.resolve(images.shape)
+    steps = max(settings.watch_steps, 1)
+    attacks: tuple[Attack, ...] = (
+        SparsePGD(settings.budget, steps, "unprojected"),
+        SparsePGD(settings.budget, steps, "projected"),
+    )
+    if settings.kind.adversary == "anneal":
+        attacks = attacks[0], SparseAnneal(settings.budget, max(steps, 2))
+    return Watch(images, attacks if settings.watch_steps else (), size, team)
+
+
+def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> str | None:
+    """The alarm: accuracy under the training attack rises while accuracy under the stronger one falls.
+
+    Compared are the last epoch and the one with the best accuracy under the stronger attack, which must differ by
+    more than the chance of so few images.
+    """
+    pairs = enumerate(zip(curves["attacked"], curves.get("robust", ()), strict=False), 1)
+    seen = [(epoch, a, r) for epoch, (a, r) in pairs if a is not None and r is not None]
+    if not seen:
+        return None
+    best, attacked, robust = max(seen, key=lambda one: one[2])
+    _, now_attacked, now_robust = seen[-1]
+    if robust - now_robust < max(FALL, 1.5 / math.sqrt(images)) or now_attacked - attacked < RISE:
+        return None
+    return (
+        f"catastrophic overfitting: since epoch {best} accuracy under the training attack rose from "
+        f"{attacked:.1%} to {now_attacked:.1%}, under the stronger one on held-out images it fell from "
+        f"{robust:.1%} to {now_robust:.1%}; use soft targets and noise (+sn), more steps or a lower lr"
+    )
 
 
 @dataclass(eq=False)
 class Run:
     """A model in training, with all that is fixed for it."""
 
-    wanted: Settings
+    settings: Settings
     images: Images
     rows: Tensor  # (N,), numbers of the images to train on
     state: State
     model: nn.Module  # what the adversary attacks: the network in its precision, compiled if asked for
-    objective: nn.Module  # what is trained; with several workers it shares its gradients
+    objective: nn.Module  # what is trained; with several workers it worker_order its gradients
     adversary: Adversary
     threat: Threat | None  # of the training adversary, if there is to be noise
     watch: Watch | None
@@ -48,48 +116,48 @@ class Run:
     @property
     def batch(self) -> int:
         """Images of a batch of this worker."""
-        return min(self.wanted.batch, len(self.rows)) // self.team.world
+        return min(self.settings.batch, len(self.rows)) // self.team.world
 
     @property
     def batches(self) -> int:
         return len(self.rows) // (self.batch * self.team.world)
 
-    def go_on(self, put_down: Callable[[], None]) -> None:
-        """Train to the end. `put_down` is called after every epoch."""
-        state, wanted = self.state, self.wanted
-        while state.epoch < wanted.epochs:
-            good, start = snapshot(state), time.perf_counter()
+    def train(self, after_epoch: Callable[[], None]) -> None:
+        """Train to the end. `after_epoch` is called after every epoch."""
+        state, settings = self.state, self.settings
+        while state.epoch < settings.epochs:
+            good, start = deepcopy(state.dump()), time.perf_counter()
             row = self.epoch()
             if not math.isfinite(row["loss"]):
-                self.take_back(good, row["loss"])
+                self.roll_back(good, row["loss"])
                 continue
             state.epoch += 1
-            if self.watch is not None and (state.epoch % wanted.watch_every == 0 or state.epoch == wanted.epochs):
+            if self.watch is not None and (state.epoch % settings.watch_every == 0 or state.epoch == settings.epochs):
                 with state.averaged():
                     row |= self.watch(self.model)
             row["seconds"] = time.perf_counter() - start
-            self.note(row)
-            put_down()
+            self.extend_curves(row)
+            after_epoch()
 
     def epoch(self) -> dict[str, float]:
         """One pass over the images: attack, loss, step."""
-        state, wanted = self.state, self.wanted
-        order = shares(self.rows, wanted, state.epoch, self.team)
+        state, settings = self.state, self.settings
+        order = worker_order(self.rows, settings, state.epoch, self.team)
         total = torch.zeros(2, device=state.device, dtype=torch.float64)  # loss, right answers under attack
-        soft = state.targets if state.epoch >= wanted.soft_from * wanted.epochs else None
-        done = state.epoch / max(wanted.epochs - 1, 1)
+        soft = state.targets if state.epoch >= settings.soft_from * settings.epochs else None
+        done = state.epoch / max(settings.epochs - 1, 1)
         self.objective.train()
-        for batch in self.images.batches(order, self.batch, wanted.seed_for("loader", state.epoch)):
-            seed = wanted.seed_for("augment", state.epoch)
-            x = augmented(batch, wanted.augment or "none", seed)
+        for batch in self.images.batches(order, self.batch, settings.seed_for("loader", state.epoch)):
+            seed = settings.seed_for("augment", state.epoch)
+            x = augmented(batch, settings.augment or "none", seed)
             if state.changes is not None:
-                crop = window(batch, wanted.augment or "none", seed)
+                crop = window(batch, settings.augment or "none", seed)
                 batch = replace(batch, kept=crop.of(state.changes.of(batch.rows)))
             if self.threat is not None:
-                seed = wanted.seed_for("noise", state.epoch)
+                seed = settings.seed_for("noise", state.epoch)
                 x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, seed)
             x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration, done)
-            if state.changes is not None and wanted.anneals(state.iteration):
+            if state.changes is not None and settings.anneals(state.iteration):
                 state.changes.put(batch.rows, crop.back(x_adv - x))
             t = None if soft is None else soft.of(batch.rows, batch.y)
             loss, right, t = self.objective(x, x_adv, batch.y, t)
@@ -98,7 +166,7 @@ class Run:
                 soft.put(batch.rows, t)
             total += torch.stack([loss.detach().double(), right.double() / self.batch])
             if self.progress is not None:
-                self.progress(state.iteration, wanted.epochs * self.batches, state.latest)
+                self.progress(state.iteration, settings.epochs * self.batches, state.latest)
         if soft is not None:
             soft.share(self.team)
         if state.changes is not None:
@@ -107,39 +175,39 @@ class Run:
         return {"loss": mean, "attacked": attacked, "lr": self.rate(state.iteration - 1)}
 
     def step(self, loss: Tensor) -> None:
-        state, wanted = self.state, self.wanted
+        state, settings = self.state, self.settings
         for group in state.optimizer.param_groups:
             group["lr"] = self.rate(state.iteration)
         state.optimizer.zero_grad()
         torch.autograd.backward(loss)
-        if wanted.clip is not None:
-            nn.utils.clip_grad_norm_(state.network.parameters(), wanted.clip)
+        if settings.clip is not None:
+            nn.utils.clip_grad_norm_(state.network.parameters(), settings.clip)
         state.optimizer.step()
-        if wanted.ema is not None:
-            state.follow(wanted.ema)
+        if settings.ema is not None:
+            state.update_average(settings.ema)
         state.iteration += 1
 
     def rate(self, iteration: int) -> float:
-        total = self.wanted.epochs * self.batches
-        return self.state.brake * rate(self.wanted.schedule, self.wanted.lr, iteration, total)
+        total = self.settings.epochs * self.batches
+        return self.state.lr_scale * rate(self.settings.schedule, self.settings.lr, iteration, total)
 
-    def take_back(self, good: Plain, loss: float) -> None:
+    def roll_back(self, good: Plain, loss: float) -> None:
         """Back to the start of the epoch, and on with a lower learning rate; after a few times it is given up."""
         state = self.state
         state.load(good)
-        if not state.patience:
+        if not state.retries:
             raise SparsePGDError(
-                f"the loss is {loss} in epoch {state.epoch + 1}, also with {state.brake:g} of the learning rate; "
-                f"use a lower lr (now {self.wanted.lr}) or clip=1.0"
+                f"the loss is {loss} in epoch {state.epoch + 1}, also with {state.lr_scale:g} of the learning rate; "
+                f"use a lower lr (now {self.settings.lr}) or clip=1.0"
             )
-        state.patience -= 1
-        state.brake *= BRAKE
-        self.say(
-            f"the loss was {loss} in epoch {state.epoch + 1}: back to its start, and on with {state.brake:g} of the "
+        state.retries -= 1
+        state.lr_scale *= SLOWER
+        self.warn(
+            f"the loss was {loss} in epoch {state.epoch + 1}: back to its start, and on with {state.lr_scale:g} of the "
             "learning rate"
         )
 
-    def note(self, row: Mapping[str, float]) -> None:
+    def extend_curves(self, row: Mapping[str, float]) -> None:
         """A value for each curve; what was not watched in this epoch keeps its last one, and has None before the
         first."""
         curves, done = self.state.curves, self.state.epoch
@@ -148,16 +216,16 @@ class Run:
             values.append(row[name] if name in row else values[-1])
         self.state.seconds += row["seconds"]
         alarm = None
-        if self.wanted.sparse and self.watch is not None and "robust" in row:
+        if self.settings.sparse and self.watch is not None and "robust" in row:
             alarm = catastrophic(curves, len(self.watch.images))
         if alarm is not None and not any(notice.startswith("catastrophic") for notice in self.state.notices):
-            self.say(alarm)
+            self.warn(alarm)
 
-    def say(self, words: str) -> None:
+    def warn(self, message: str) -> None:
         """A warning that the record keeps."""
-        self.state.notices.append(words)
+        self.state.notices.append(message)
         if self.team.first:
-            warnings.warn(words, TrainingWarning, stacklevel=2)
+            warnings.warn(message, TrainingWarning, stacklevel=2)
 
 
 def paper(done: float) -> float:
@@ -172,11 +240,9 @@ def one_cycle(done: float) -> float:
     return (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
 
 
-def constant(done: float) -> float:
-    return 1.0
-
-
-SCHEDULES: dict[str, Callable[[float], float]] = {"paper": paper, "one-cycle": one_cycle, "constant": constant}
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "paper": paper, "one-cycle": one_cycle, "constant": lambda done: 1.0
+}  # fmt: skip
 
 
 def rate(name: str, peak: float, iteration: int, total: int) -> float:

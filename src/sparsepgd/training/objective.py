@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,15 +26,11 @@ class Mixed(nn.Module):
             network.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.bf16:
-            return self._logits(x)
-        with torch.autocast(self.kind, torch.bfloat16):
-            return self._logits(x.contiguous(memory_format=torch.channels_last)).float()
-
-    def _logits(self, x: Tensor) -> Tensor:
-        output = self.network(x)
-        logits: Tensor = output if self.extract is None else self.extract(output)
-        return logits
+        x = x.contiguous(memory_format=torch.channels_last) if self.bf16 else x
+        with torch.autocast(self.kind, torch.bfloat16) if self.bf16 else nullcontext():
+            output = self.network(x)
+            logits: Tensor = output if self.extract is None else self.extract(output)
+            return logits.float() if self.bf16 else logits
 
 
 class Objective(nn.Module):

@@ -15,8 +15,6 @@ from sparsepgd.validation import check_some
 
 @dataclass(frozen=True)
 class Sources:
-    """What a recipe says besides settings."""
-
     data: str
     model: str
     size: int
@@ -45,7 +43,6 @@ STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The values of a recipe, each known by name."""
     path = Path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -56,10 +53,10 @@ def read(path: str | Path) -> dict[str, Any]:
     return _checked(values, str(path))
 
 
-def assignments(words: Sequence[str]) -> dict[str, Any]:
+def assignments(assigned: Sequence[str]) -> dict[str, Any]:
     """``lam=6`` and so on, with values as TOML writes them, or True and False; text needs no quotes."""
     values: dict[str, Any] = {}
-    for word in words:
+    for word in assigned:
         name, equals, value = word.partition("=")
         if not equals:
             raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")

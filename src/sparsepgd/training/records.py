@@ -41,5 +41,4 @@ def write(folder: Path, **values: Any) -> None:
 
 
 def load(folder: str | Path) -> TrainingRecord:
-    """The record of a training run, finished or not."""
     return read(Path(folder) / RECORD, TrainingRecord)

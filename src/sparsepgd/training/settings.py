@@ -1,21 +1,78 @@
-"""All that decides a training run, as one frozen value."""
+"""All that decides a training run: its method, and its settings as one frozen value."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.threat import Budget, Patches
-from sparsepgd.training.methods import Method, method
 from sparsepgd.validation import checked
 
+AdversaryName = Literal["none", "spgd", "anneal", "pgd0", "loap", "linf", "l2", "l1"]
 Gradient = Literal["random", "alternating", "unprojected", "projected"]
 Mode = Literal["T", "F"]
 Augment = Literal["crop+flip", "crop", "none"]
 ScheduleName = Literal["paper", "one-cycle", "constant"]
 ONE, ZERO, POSITIVE, SHARE = {"ge": 1}, {"ge": 0}, {"gt": 0}, {"ge": 0, "le": 1}  # limits that `checked` reads
+
+
+@dataclass(frozen=True)
+class Method:
+    """``trades``: cross-entropy on clean images + lambda * KL; otherwise cross-entropy on adversarial ones."""
+
+    name: str
+    about: str
+    adversary: AdversaryName
+    trades: bool = False
+    soft_targets: bool = False  # S
+    noise: bool = False  # N
+    defaults: dict[str, Any] = field(default_factory=dict)  # of Settings, where nothing else is asked for
+
+
+ONE_STEP = {"steps": 1, "alpha": 1.0, "beta": 1.0, "lam": 6.0}
+SHORT_CYCLES = {"steps": 5, "multi_eps": 3}
+METHODS = {
+    method.name: method
+    for method in (
+        Method("plain", "cross-entropy on clean images", "none"),
+        Method("sat", "sAT: cross-entropy under sPGD", "spgd"),
+        Method("strades", "sTRADES: cross-entropy + lambda KL(clean || under sPGD)", "spgd", trades=True),
+        Method("fast-ls", "Fast-LS-l0: sTRADES with one step, S and N", "spgd", True, True, True, ONE_STEP),
+        Method("anneal-at", "cross-entropy under SparseAnneal", "anneal", defaults=SHORT_CYCLES),
+        Method(
+            "anneal-trades", "TRADES under SparseAnneal", "anneal", trades=True, defaults={**SHORT_CYCLES, "lam": 6.0}
+        ),
+        Method("pgd0-a", "PGD0-A: cross-entropy under PGD0", "pgd0"),
+        Method("pgd0-t", "PGD0-T: TRADES under PGD0", "pgd0", trades=True),
+        Method("loap-at", "LOAP+AT: cross-entropy under LOAP patches", "loap", defaults={"steps": 25}),
+        Method("loap-trades", "LOAP+TRADES: TRADES under LOAP patches", "loap", trades=True, defaults={"steps": 25}),
+        Method("linf", "cross-entropy under l_inf PGD", "linf", defaults={"steps": 10, "radius": 8 / 255}),
+        Method("l2", "cross-entropy under l2 PGD", "l2", defaults={"steps": 10, "radius": 0.5}),
+        Method("l1", "cross-entropy under l1 PGD", "l1", defaults={"steps": 10, "radius": 12.0}),
+    )
+}
+ADDITIONS: dict[str, dict[str, Any]] = {
+    "s": {"soft_targets": True},
+    "n": {"noise": True},
+    "sn": {"soft_targets": True, "noise": True},
+}
+
+
+def method(name: str) -> Method:
+    """``strades``, or with additions ``strades+s``, ``strades+n``, ``strades+sn``: S soft targets, N sparse noise."""
+    base, plus, more = str(name).lower().partition("+")
+    if base not in METHODS or (plus and more not in ADDITIONS):
+        raise UnsupportedError(
+            f"method {name!r}; use one of {', '.join(METHODS)}, and for soft targets and noise add +s, +n or +sn"
+        )
+    known = METHODS[base]
+    if not more:
+        return known
+    about = f"{known.about}, with {' & '.join(more.upper())}"
+    defaults = {**known.defaults, "lam": 6.0} if known.trades else known.defaults  # as the work that brought S and N
+    return replace(known, name=f"{base}+{more}", about=about, defaults=defaults, **ADDITIONS[more])
 
 
 @dataclass(frozen=True)
@@ -56,9 +113,7 @@ class Settings:
     # the rest
     seed: int = 0
     augment: Augment | None = None  # None: crop+flip for colour images of at least 24 pixels, none for others
-    held_out: int | None = field(
-        default=None, metadata=ZERO
-    )  # images to watch the training by; None: 5 %, at most 1000
+    held_out: int | None = field(default=None, metadata=ZERO)  # images to watch by; None: 5 %, at most 1000
     watch_steps: int = field(default=20, metadata=ZERO)  # of sPGD on them, with either gradient; 0: only clean accuracy
     watch_every: int = field(default=1, metadata=ONE)  # epochs
     bf16: bool | None = None  # None: on a GPU
@@ -67,20 +122,19 @@ class Settings:
     loader_workers: int = field(default=0, metadata=ZERO)
 
     def __post_init__(self) -> None:
-        """What is asked for must be used."""
-        found = self.kind
+        kind = self.kind
         if self.nesterov and not self.momentum:
             raise UnsupportedError("nesterov=True with momentum=0; use a momentum larger than 0, or nesterov=False")
-        if self.radius is None and found.adversary in ("linf", "l2", "l1"):
+        if self.radius is None and kind.adversary in ("linf", "l2", "l1"):
             raise UnsupportedError(f"radius=None with {self.method!r}; expected a number larger than 0")
-        if self.mode == "F" and not (found.trades and found.adversary == "spgd"):
+        if self.mode == "F" and not (kind.trades and kind.adversary == "spgd"):
             raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
-        if found.adversary == "loap" and not self.budget.pattern.structured:
+        if kind.adversary == "loap" and not self.budget.pattern.structured:
             raise UnsupportedError(
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        if (self.mixed or self.keep) and found.adversary != "anneal":
+        if (self.mixed or self.keep) and kind.adversary != "anneal":
             name = "mixed" if self.mixed else "keep"
             raise UnsupportedError(f"{name} with {self.method!r}; only anneal-at and anneal-trades have it")
         if not all(side >= 1 for side in self.multi_size):
@@ -116,7 +170,7 @@ def several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
+def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
     """The method's own values, then `options`, checked; an unknown one is an error that lists the known."""
     if wrong := sorted(set(options) - set(FIELDS)):
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")

@@ -1,4 +1,4 @@
-"""All that changes while a model trains: it can be put down at the end of an epoch and taken up again, to the bit."""
+"""All that changes while a model trains: it is saved at the end of an epoch and resumed from there, to the bit."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sparsepgd import atomic
 from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs import identity
 from sparsepgd.training.annealing import Changes
+from sparsepgd.training.data import Images, Resident
 from sparsepgd.training.objective import SoftTargets
 from sparsepgd.training.settings import Settings
 
@@ -39,8 +40,8 @@ class State:
     changes: Changes | None = None
     epoch: int = 0
     iteration: int = 0
-    patience: int = 3  # how often a run may still be taken back after NaN
-    brake: float = 1.0  # on the learning rate, after NaN
+    retries: int = 3  # how often an epoch may still be repeated after NaN
+    lr_scale: float = 1.0  # of the learning rate, after NaN
     curves: Curves = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -51,7 +52,6 @@ class State:
 
     @property
     def latest(self) -> dict[str, float]:
-        """The last value of each curve."""
         return {name: value for name, (*_, value) in self.curves.items() if value is not None}
 
     @cached_property
@@ -59,7 +59,7 @@ class State:
         """The floating-point weights and statistics that an average follows, where they lie."""
         return [value for value in self.network.state_dict().values() if value.is_floating_point()]
 
-    def follow(self, decay: float) -> None:
+    def update_average(self, decay: float) -> None:
         """The average takes a step; it forgets faster at first."""
         slow = min(decay, (1 + self.iteration) / (10 + self.iteration))
         torch._foreach_lerp_(self.average, self.live, 1 - slow)
@@ -83,59 +83,36 @@ class State:
 
     def dump(self) -> Plain:
         """Everything, by reference."""
+        on_gpu = self.device.type == "cuda"
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": list(self.average),
             "targets": None if self.targets is None else self.targets.t,
             "changes": None if self.changes is None else [self.changes.places, self.changes.values],
-            "numbers": (self.epoch, self.iteration, self.patience, self.brake, self.seconds),
+            "numbers": (self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds),
             "curves": {name: list(values) for name, values in self.curves.items()},
             "notices": list(self.notices),
-            "random": _random_state(self.device),
+            # torch's own generators, which dropout and the like draw from
+            "random": [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if on_gpu else [])],
         }
 
     @torch.no_grad()
-    def load(self, kept: Plain) -> None:
-        self.network.load_state_dict(kept["network"])
-        self.optimizer.load_state_dict(kept["optimizer"])
-        for value, before in zip(self.average, kept["average"], strict=True):
+    def load(self, saved: Plain) -> None:
+        self.network.load_state_dict(saved["network"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        for value, before in zip(self.average, saved["average"], strict=True):
             value.copy_(before)
         if self.targets is not None:
-            self.targets.t.copy_(kept["targets"])
+            self.targets.t.copy_(saved["targets"])
         if self.changes is not None:
-            self.changes.places, self.changes.values = (part.clone() for part in kept["changes"])
-        self.epoch, self.iteration, self.patience, self.brake, self.seconds = kept["numbers"]
-        self.curves = {name: list(values) for name, values in kept["curves"].items()}
-        self.notices = list(kept["notices"])
-        _set_random_state(kept["random"], self.device)
-
-
-def snapshot(state: State) -> Plain:
-    """A copy that further training does not change."""
-    copied: Plain = _cloned(state.dump())
-    return copied
-
-
-def _cloned(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _cloned(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_cloned(each) for each in value)
-    return value
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    """torch's own generators, which dropout and the like draw from."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def _set_random_state(kept: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(kept[0].cpu())
-    if device.type == "cuda" and len(kept) > 1:
-        torch.cuda.set_rng_state(kept[1].cpu(), device)
+            self.changes.places, self.changes.values = (part.clone() for part in saved["changes"])
+        self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds = saved["numbers"]
+        self.curves = {name: list(values) for name, values in saved["curves"].items()}
+        self.notices = list(saved["notices"])
+        torch.set_rng_state(saved["random"][0].cpu())
+        if self.device.type == "cuda" and len(saved["random"]) > 1:
+            torch.cuda.set_rng_state(saved["random"][1].cpu(), self.device)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
@@ -158,11 +135,10 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
     if not path.is_file():
         return
     try:
-        kept = torch.load(path, map_location=state.device, weights_only=True)
-        version, before = kept["version"], kept["configuration"]
+        saved = torch.load(path, map_location=state.device, weights_only=True)
+        version, before = saved["version"], saved["configuration"]
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, UnpicklingError) as error:
-        reason = first_line(error)
-        raise SourceError(f"{path} is no checkpoint: {reason}; delete it or choose another --out") from None
+        raise SourceError(f"{path} is no checkpoint: {first_line(error)}; delete it or choose another --out") from None
     if version != VERSION:
         raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
     new = {field.name: field.default for field in fields(Settings)}  # settings that did not exist then
@@ -171,17 +147,20 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         raise FolderError(
             f"{path.parent} holds another run: {'; '.join(other)}; choose another --out or delete the folder"
         )
-    state.load(kept)
+    state.load(saved)
 
 
-def configuration(wanted: Settings, network: nn.Module, data: Plain, names: dict[str, str]) -> Plain:
+def configuration(settings: Settings, network: nn.Module, images: Images, names: dict[str, str]) -> Plain:
     """What makes a run the same run, as plain values. Fresh weights may differ: a checkpoint replaces them."""
-    budget = wanted.budget
+    budget = settings.budget
     allowed = None if budget.allowed is None else identity.digest(budget.allowed)
     rules = {"k": budget.k, "pattern": identity.plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(wanted).items()}
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(settings).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     structure = hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()
+    data: Plain = {"images": len(images), "shape": list(images.shape)}
+    if isinstance(images, Resident):
+        data["sha256"] = identity.digest(images.x, images.y)
     return {
         "settings": {**values, "budget": rules},
         "model": {"name": names.get("model", type(network).__name__), "structure": structure},

@@ -17,15 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LossName
-from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import choose
-from sparsepgd.search.loop import Images, better
+from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
+from sparsepgd.search.random_search.sparse_rs import RandomSearch, State
 from sparsepgd.search.registry import registered
-from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
 
 ANYWHERE = 0.5  # of the late points; the others come beside points that are changed already
@@ -37,89 +34,53 @@ WEAKEST = 0.1  # of eps
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """Which points differ from the clean image, and by how much."""
-
     mask: Tensor  # (B, *grid) bool, at most k an image
     value: Tensor  # (B, C, H, W), 0 outside the mask
 
 
-@dataclass(frozen=True, eq=False)
-class State:
-    """The best change so far, at first none, and the one that the model is asked about next."""
-
-    kept: Change
-    loss: Tensor  # (B,), of the kept one
-    fooled: Tensor  # (B,) bool, whether the kept one is a success
-    tried: Change
-
-
 @registered()
 @dataclass(frozen=True, eq=False)
-class ClusterRS(Stepwise[State]):
+class ClusterRS(RandomSearch[Change]):
     """Black box: the model may be any callable. A step changes a square or a point, and stays unless the loss falls."""
 
     name: ClassVar[str] = "cluster-rs"
-    needs_gradient: ClassVar[bool] = False
-    passes_per_step: ClassVar[int] = 1
+    ties: ClassVar[bool] = True
 
-    queries: int = 10_000
     _: KW_ONLY
     loss: LossName = "margin"
     coarse: float = 0.6  # the share of the queries over which squares shrink to points
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(queries=self.queries)
         if not 0 <= self.coarse <= 1:
             raise UnsupportedError(f"coarse={self.coarse}; it is a share of the queries: use 0 <= coarse <= 1")
         if self.budget.pattern.structured:
             raise UnsupportedError(f"ClusterRS changes pixels or features, not {self.budget.pattern!r}; use SparseRS")
 
     @property
-    def evaluations(self) -> int:
-        return self.queries
-
-    @property
     def largest(self) -> int:
         """The side of the first squares: a quarter of the budget at most."""
         return max(math.isqrt(self.budget.k // 4), 1)
 
-    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State[Change]:
         mask = torch.zeros(len(images.x), *threat.grid, dtype=torch.bool, device=images.x.device)
         clean = Change(mask, torch.zeros_like(images.x, dtype=torch.float32))
         nothing = torch.zeros_like(images.y, dtype=torch.bool)
-        return State(clean, images.clean_loss, nothing, self._scattered(clean, images, noise))
+        # the first change is that of Sparse-RS: k points anywhere, each at a corner of its box
+        place, colour = draw_parts(noise, images, 0, mask[0].numel(), clean.value[0].numel())
+        groups, _ = free_groups(place, None, images, self.budget.k)
+        mask = mask.flatten(1).scatter(1, groups, True).view_as(mask)
+        value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
+        return State(clean, images.clean_loss, nothing, Change(mask, torch.where(mask, value.float(), 0.0)))
 
-    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+    def propose(self, threat: Threat, images: Images, state: State[Change]) -> Tensor:
         return images.render(state.tried.value, state.tried.mask, self.quantize)
 
-    def update(
-        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
-    ) -> State:
-        wins = better(seen.fooled, seen.loss, state.fooled, state.loss, ties=True)
-        kept = choose(wins, state.tried, state.kept)
-        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
-        fooled = torch.where(wins, seen.fooled, state.fooled)
-        return State(kept, loss, fooled, self._after(kept, images, step + 1, noise))
-
-    def _side(self, it: Tensor) -> Tensor:
-        """(B,), of the square that iteration it changes."""
-        left = 1 - it / max(self.coarse * self.queries, 1e-9)
-        return (self.largest * left).ceil().clamp(min=1)
-
-    def _scattered(self, clean: Change, images: Images, noise: Noise) -> Change:
-        """The first change, as in Sparse-RS: k points anywhere, each at a corner of its box."""
-        place, colour = draw_parts(noise, images, 0, clean.mask[0].numel(), clean.value[0].numel())
-        groups, _ = free_groups(place, None, images, self.budget.k)
-        mask = clean.mask.flatten(1).scatter(1, groups, True).view_as(clean.mask)
-        value = torch.where(corners(colour, *images.x.shape[1:]), images.high, images.low) - images.x
-        return Change(mask, torch.where(mask, value.float(), 0.0))
-
-    def _after(self, kept: Change, images: Images, it: Tensor, noise: Noise) -> Change:
-        """A random change of what is kept."""
+    def change(self, threat: Threat, images: Images, kept: Change, it: Tensor, noise: Noise) -> Change:
         points, channels = kept.mask[0].numel(), images.x.shape[1]
         place, other, colour, coin = draw_parts(noise, images, it, points, points, 2 * channels, 4)
-        side = self._side(it)
+        left = 1 - it / max(self.coarse * self.queries, 1e-9)
+        side = (self.largest * left).ceil().clamp(min=1)  # of the square that changes
         fine = (side == 1) & (it >= self.coarse / 2 * self.queries)
         tune = (coin[:, 0] < TUNE) & fine & kept.mask.flatten(1).any(1)
         old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
@@ -183,7 +144,6 @@ def _at(values: Tensor, place: Tensor) -> Tensor:
 
 
 def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Channel, row and column of points of the flat grid."""
     height, width = grid.shape[2:]
     return place // (height * width), place // width % height, place % width
 

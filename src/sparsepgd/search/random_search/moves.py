@@ -56,7 +56,6 @@ class Moves(Protocol):
 
 @lru_cache(maxsize=16)
 def moves_for(schedule: Schedule, pattern: Pattern, k: int, shape: tuple[int, int, int], device: torch.device) -> Moves:
-    """The moves with their tables, made once."""
     c, h, w = shape
     kernel = pattern.kernel(h, w)
     if kernel.numel() > 1:

@@ -6,14 +6,15 @@ What changes is in moves.py (index_sets.py for index sets), how much of it in sc
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_positive
+from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Images, better
@@ -25,20 +26,50 @@ from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Budget, Frame, Groups, Threat
 
+C = TypeVar("C")  # a candidate: a dataclass of tensors
+
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """The best candidate so far, and the one that the model is asked about next."""
+class State(Generic[C]):
+    """The best candidate so far, and the one that is evaluated next."""
 
-    kept: Candidate
-    loss: Tensor  # (B,), of the kept one; -inf before the first answer
+    kept: C
+    loss: Tensor  # (B,), of the kept one
     fooled: Tensor  # (B,) bool, whether the kept one is a success
-    tried: Candidate
+    tried: C
+
+
+@dataclass(frozen=True, eq=False)
+class RandomSearch(Stepwise[State[C]]):
+    """Black box: the model may be any callable. A random change is kept if it is better."""
+
+    needs_gradient: ClassVar[bool] = False
+    passes_per_step: ClassVar[int] = 1
+    ties: ClassVar[bool] = False  # whether it is also kept if it is as good
+
+    queries: int = count(10_000)
+
+    @property
+    def evaluations(self) -> int:
+        return self.queries
+
+    @abstractmethod
+    def change(self, threat: Threat, images: Images, kept: C, it: Tensor, noise: Noise) -> C:
+        """A random change of what is kept, for iteration it (B,)."""
+
+    def update(
+        self, threat: Threat, images: Images, state: State[C], seen: Evaluation, step: Tensor, noise: Noise
+    ) -> State[C]:
+        wins = better(seen.fooled, seen.loss, state.fooled, state.loss, ties=self.ties)
+        kept = choose(wins, state.tried, state.kept)
+        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
+        fooled = torch.where(wins, seen.fooled, state.fooled)
+        return State(kept, loss, fooled, self.change(threat, images, kept, step + 1, noise))
 
 
 @registered("rs", "RS")
 @dataclass(frozen=True, eq=False)
-class SparseRS(Stepwise[State]):
+class SparseRS(RandomSearch[Candidate]):
     """Black box: the model may be any callable. Of ``queries`` one goes to the random start, one to each change.
 
     ``p_init`` is the share that changes at first. Left out, it is 0.8 for pixels and features (the paper's,
@@ -47,24 +78,18 @@ class SparseRS(Stepwise[State]):
     """
 
     name: ClassVar[str] = "sparse-rs"
-    needs_gradient: ClassVar[bool] = False
-    passes_per_step: ClassVar[int] = 1
-
-    queries: int = 10_000
     _: KW_ONLY
-    p_init: float | None = None
+    p_init: float | None = positive(None)
     constant_schedule: bool = False  # p_init / 2 all the time
     rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
-    location_period: int = 4  # every how many queries the groups of a structured pattern move
+    location_period: int = count(4)  # every how many queries the groups of a structured pattern move
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.p_init is None:
             p_init = 0.5 if isinstance(self.budget.pattern, Frame) else 0.4 if self.budget.pattern.structured else 0.8
             object.__setattr__(self, "p_init", p_init)
-        check_counts(queries=self.queries, location_period=self.location_period)
-        check_positive(p_init=self.p_init)
-        if self.p_init is not None and self.p_init > 1:
+        elif self.p_init > 1:
             raise UnsupportedError(f"p_init={self.p_init}; it is a share of the budget: use 0 < p_init <= 1")
 
     @classmethod
@@ -72,32 +97,20 @@ class SparseRS(Stepwise[State]):
         """The settings of Croce et al. for untargeted goals: the margin, and 0.3 for pixels and features."""
         return cls(budget, queries, p_init=None if budget.pattern.structured else 0.3, loss="margin")
 
-    @property
-    def evaluations(self) -> int:
-        return self.queries
-
-    def start(self, threat: Threat, images: Images, noise: Noise) -> State:
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State[Candidate]:
         first = self.moves_of(threat).start(images, noise)
         nothing = torch.full_like(images.clean_loss, -torch.inf)
         return State(first, nothing, torch.zeros_like(images.y, dtype=torch.bool), first)
 
-    def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
+    def propose(self, threat: Threat, images: Images, state: State[Candidate]) -> Tensor:
         return render(threat, images, state.tried)
 
-    def update(
-        self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
-    ) -> State:
-        # Up to the first success, where the original stops, this is its rule: accept what improves the loss strictly,
-        # or fools.
-        wins = better(seen.fooled, seen.loss, state.fooled, state.loss)
-        kept = choose(wins, state.tried, state.kept)
-        loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
-        fooled = torch.where(wins, seen.fooled, state.fooled)
-        it = (step + 1).clamp(max=self.queries - 1)  # the loop may run on; those proposals are never looked at
-        return State(kept, loss, fooled, self.moves_of(threat).after(kept, images, it, noise))
+    def change(self, threat: Threat, images: Images, kept: Candidate, it: Tensor, noise: Noise) -> Candidate:
+        """The original, which stops at the first success, accepts by the same rule: what improves the loss strictly, or
+        fools. The loop may run on; what is proposed after the last query is never looked at."""
+        return self.moves_of(threat).after(kept, images, it.clamp(max=self.queries - 1), noise)
 
     def moves_of(self, threat: Threat) -> Moves:
-        """With their tables, which are made once."""
         assert self.p_init is not None
         schedule = Schedule(self.queries, self.p_init, self.constant_schedule, self.rescale, self.location_period)
         if isinstance(self.budget.pattern, Groups):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsepgd.problem.engine import Meter
 from sparsepgd.problem.rows import clone, join, select, tensors
-from sparsepgd.search.stepper import Stepper
+from sparsepgd.search.graphs import Stepper
 
 
 @dataclass(frozen=True, eq=False)

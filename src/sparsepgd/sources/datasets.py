@@ -1,4 +1,4 @@
-"""The data sets of the paper, in the forms in which they are distributed.
+"""The data sets of the paper, in the forms in which they are distributed; others of torchvision and Hugging Face.
 
 CIFAR-10 and CIFAR-100 as torchvision keeps them (fetched if they are not there), or as one npz file; GTSRB and
 ImageNet-100 as folders of classes, which have to be fetched by hand.
@@ -6,17 +6,26 @@ ImageNet-100 as folders of classes, which have to be fetched by hand.
 
 from __future__ import annotations
 
+import inspect
 import os
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError, first_line
-from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors
-from sparsepgd.sources.pictures import Framing, Size
+from sparsepgd.extras import needs
+from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors, stacked
+from sparsepgd.sources.pictures import Framing, Size, as_tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 NAMES = ("cifar10", "cifar100", "gtsrb", "imagenet100")
 DATA_FOLDER = "SPARSEPGD_DATA"  # names the folder of data sets; ./data without it
@@ -24,6 +33,8 @@ LARGE = Framing(224, 256, "bilinear")  # pictures of the 224x224 experiments
 GTSRB_TEST = 1000  # images that the paper takes out of the training set
 GTSRB_FOLDERS = ("GTSRB/Final_Training/Images", "Final_Training/Images", "GTSRB/Training", "Training", ".")
 PARTS = {"train": ("train",), "test": ("val_sub", "test", "val", "validation")}
+LABELS = ("targets", "labels", "_labels")  # where data sets of torchvision keep them
+SPLITS = {"test": ("test", "validation", "valid", "val"), "train": ("train",)}
 GTSRB_CLASSES = (
     "speed limit 20", "speed limit 30", "speed limit 50", "speed limit 60", "speed limit 70", "speed limit 80",
     "end of speed limit 80", "speed limit 100", "speed limit 120", "no overtaking", "no overtaking by lorries",
@@ -47,14 +58,12 @@ def cifar(name: str, given: str, part: Part) -> Listing:
         names = zoo.CIFAR10_CLASSES if name == "cifar10" else ()
         listing = of_npz(file, part)
         return replace(listing, class_names=listing.class_names or names)
-    unpacked = (folder / kind.base_folder).is_dir()
     try:
-        found = kind(str(folder), train=part == "train", download=not unpacked)
+        found = kind(str(folder), train=part == "train", download=not (folder / kind.base_folder).is_dir())
     except (RuntimeError, OSError) as error:
-        reason = first_line(error)
         raise SourceError(
-            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {reason}; unpack {kind.filename} "
-            f"there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
+            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {first_line(error)}; unpack "
+            f"{kind.filename} there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
         ) from None
     x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
     return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)
@@ -138,3 +147,89 @@ def _folder(name: str, given: str) -> Path:
     """The folder that was named, or that of the data set in the common one, or the common one."""
     common = Path(os.environ.get(DATA_FOLDER, "data"))
     return Path(given) if given else common / name if (common / name).is_dir() else common
+
+
+def torchvision(name: str, part: Part) -> Listing:
+    """``MNIST`` or ``MNIST:DIR``: a class of torchvision.datasets, fetched if it is not there."""
+    from torchvision import datasets
+
+    kind, _, folder = name.partition(":")
+    make = getattr(datasets, kind, None)
+    if not isinstance(make, type) or not issubclass(make, datasets.VisionDataset):
+        raise SourceError(f"torchvision has no data set {kind!r}; e.g. torchvision:FashionMNIST")
+    found = _made(make, folder or os.environ.get(DATA_FOLDER, "data"), part)
+    first = found[0]
+    if not isinstance(first, tuple) or not hasattr(first[0], "convert") or not isinstance(first[1], int):
+        raise SourceError(f"torchvision:{kind} does not give a picture and a class number; use it in Python")
+    kept = next((getattr(found, key) for key in LABELS if hasattr(found, key)), None)
+    labels: Sequence[int] = _Labels(found) if kept is None else [int(label) for label in kept]
+    classes = tuple(map(str, getattr(found, "classes", ())))
+    split = not {"train", "split"}.isdisjoint(inspect.signature(make).parameters)
+    return Listing(labels, partial(_read, lambda i: found[i][0], kind), classes, split=split)
+
+
+def hugging_face(name: str, part: Part) -> Listing:
+    """``ylecun/mnist``, ``NAME@CONFIG``, or a folder that `save_to_disk` has written."""
+    with needs(f"hf:{name}"):
+        import datasets as library
+    try:
+        if any((Path(name) / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
+            found = library.load_from_disk(name)
+        else:
+            found = library.load_dataset(*name.split("@", 1))
+    except Exception as error:
+        reason = first_line(error)
+        raise SourceError(f"hf:{name} cannot be loaded: {reason}; give a name of the Hub or a saved folder") from None
+    parts = isinstance(found, dict)
+    if parts:
+        split = next((one for one in SPLITS[part] if one in found), None)
+        if split is None:
+            raise SourceError(f"hf:{name} has {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
+        found = found[split]
+    picture, label, names = _columns(library, found, name)
+    return Listing(found[label][:], partial(_read, lambda i: found[i][picture], name), names, split=parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Labels(Sequence[int]):
+    """The labels of a data set that keeps them beside the pictures: looked up when they are asked for."""
+
+    found: Any
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return int(self.found[index][1])
+
+
+def _made(make: type, root: str, part: Part) -> Any:
+    """With the arguments that its constructor has; it is fetched only if it is not there."""
+    takes = inspect.signature(make).parameters
+    options: dict[str, Any] = {"root": root} if "root" in takes else {}
+    options |= {"train": part == "train"} if "train" in takes else {"split": part} if "split" in takes else {}
+    attempts = [options, {**options, "download": True}] if "download" in takes else [options]
+    reason = ""
+    for attempt in attempts:
+        try:
+            return make(**attempt)
+        except (RuntimeError, OSError, ValueError, TypeError) as error:
+            reason = first_line(error)
+    raise SourceError(f"no {make.__name__} in {root!r}, and it cannot be fetched: {reason}; name its folder with :DIR")
+
+
+def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, ...]]:
+    """The columns of pictures and of labels, and the names of the classes."""
+    features = found.features
+    picture = next((key for key, kind in features.items() if isinstance(kind, library.Image)), None)
+    classes = next((key for key, kind in features.items() if isinstance(kind, library.ClassLabel)), None)
+    label = classes or next((key for key in ("label", "labels") if key in features), None)
+    if picture is None or label is None:
+        raise SourceError(f"hf:{name} has columns {', '.join(features)}; expected one of pictures and one of labels")
+    return picture, label, tuple(features[classes].names) if classes else ()
+
+
+def _read(picture: Callable[[int], Image.Image], name: str, rows: list[int], size: Size) -> Tensor:
+    return stacked([as_tensor(picture(row), size) for row in rows], [f"image {row} of {name}" for row in rows])

@@ -14,7 +14,7 @@ from PIL import Image
 
 from sparsepgd.errors import SourceError
 from sparsepgd.sources import load_data
-from sparsepgd.sources.paper_data import GTSRB_CLASSES
+from sparsepgd.sources.datasets import GTSRB_CLASSES
 from sparsepgd.sources.pictures import Framing
 from support.grey_pictures import grey, levels
 

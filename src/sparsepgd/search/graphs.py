@@ -1,0 +1,136 @@
+"""Work that is recorded once as a CUDA graph and replayed: the host launches all its kernels at once.
+
+A small batch leaves a GPU waiting for the host to launch its kernels; that is what a graph saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from sparsepgd.errors import first_line
+from sparsepgd.problem.engine import Meter, warn
+from sparsepgd.problem.rows import assign, clone, tensors
+
+T = TypeVar("T")
+N = TypeVar("N")  # the slots: a dataclass of tensors with one row an image
+
+SMALL = 2048 * 3 * 32 * 32  # entries of a batch; above, the kernels take far longer than their launch
+WARM = 2  # times that work is done before it is recorded: compiled code and library handles must be there
+
+
+def record(work: Callable[[], T], before: Any = None) -> tuple[Any, T] | None:
+    """A graph of the work, and its result, which every replay writes anew. None, with a warning, if the work cannot
+    be recorded: if the model asks the host something in the middle. Nothing of it is done yet. `before`: a graph that
+    will not be replayed any more, and leaves its working memory to this one."""
+    graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=before and before.pool(), capture_error_mode="thread_local")
+            try:
+                result = work()
+            finally:
+                graph.capture_end()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        torch.cuda.synchronize()
+        warn(f"the model cannot be recorded as a CUDA graph ({first_line(error)})", "graphs=False")
+        return None
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph, result
+
+
+@lru_cache(maxsize=16)
+def _stream(device: int) -> Any:
+    """The one stream for recordings: libraries keep working memory for every stream they have seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A function of tensors, (*inputs) -> tensor, replayed as long as the inputs have the same shapes.
+
+    What else it reads, such as the weights of a model, must stay where it is; its values may change.
+    """
+
+    function: Callable[..., Tensor]
+    calls: int = 0
+    shapes: Any = None
+    graph: Any = None
+    inputs: list[Tensor] = field(default_factory=list)
+    output: Tensor | None = None
+    possible: bool = True
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        shapes = [(one.shape, one.dtype, one.stride()) for one in inputs]
+        if shapes != self.shapes:
+            self.shapes, self.calls, self.graph = shapes, 0, None
+        self.calls += 1
+        if self.graph is None and self.possible and self.calls > WARM:
+            self.inputs = [one.detach().clone() for one in inputs]
+            recorded = record(lambda: self.function(*self.inputs))
+            self.possible = recorded is not None
+            self.graph, self.output = recorded or (None, None)
+        if self.graph is None:
+            return self.function(*inputs)
+        for into, of in zip(self.inputs, inputs, strict=True):
+            into.copy_(of)
+        self.graph.replay()
+        assert self.output is not None
+        return self.output.clone()
+
+
+@dataclass(eq=False)
+class Stepper(Generic[N]):
+    """Several steps at once, without a word to the host; those of a small batch are recorded and replayed."""
+
+    step: Callable[[N], N]
+    graphs: bool
+    meter: Meter
+    size: int = 0  # of the batch
+    warm: int = 0  # steps done with this size
+    again: bool = False  # whether another size was recorded before, so that one step will do to warm up
+    static: N | None = None  # the slots that the graph reads and writes
+    graph: Any = None  # the last one, if only for its memory
+
+    def __call__(self, now: N, steps: int) -> N:
+        first = next(tensors(now))
+        self.meter.steps += steps
+        self.meter.slot_steps += steps * len(first)
+        if not self.graphs or first.numel() > SMALL:
+            return self._eager(now, steps)
+        if len(first) != self.size:
+            self.static = None
+            self.size, self.warm = len(first), 0
+        if self.static is None:
+            cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
+            now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
+            if not steps:
+                return now
+            static = clone(now)
+            recorded = record(lambda: assign(static, self.step(static)), self.graph)
+            if recorded is None:
+                self.graphs = False
+                return self._eager(now, steps)
+            self.static, self.graph, self.again = static, recorded[0], True
+            self.meter.recorded += 1
+        assign(self.static, now)
+        for _ in range(steps):
+            self.graph.replay()
+        return self.static
+
+    def forget(self) -> None:
+        """Give back the memory of what was recorded; the next recording is like the first."""
+        self.static, self.graph, self.again = None, None, False
+
+    def _eager(self, now: N, steps: int) -> N:
+        for _ in range(steps):
+            now = self.step(now)
+        return now
