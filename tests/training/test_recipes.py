@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sparsepgd import options, zoo
 from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.sources import paper_data
+from sparsepgd.sources import datasets
 from sparsepgd.threat import Budget
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
@@ -56,7 +56,7 @@ def test_large_images_are_trained_on_from_their_folders(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two classes, small pictures and budgets; everything else as in the recipe."""
-    monkeypatch.setattr(paper_data, "GTSRB_TEST", 2)
+    monkeypatch.setattr(datasets, "GTSRB_TEST", 2)
     monkeypatch.chdir(tmp_path)
     folders = {"imagenet100-sat": ("train/n01440764", "train/n01484850", "val/n01440764", "val/n01484850"),
                "gtsrb-sat": ("00000", "00001")}[name]  # fmt: skip
