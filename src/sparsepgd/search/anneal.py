@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts
@@ -254,7 +255,7 @@ class SparseAnneal(Stepwise[State]):
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(settings.widths) * self.budget.k)
-        v = strongest(threat, images, point.delta, count, most, free)
+        v = strongest(threat, images, point.delta, count, most, free=free)
         return Point(point.delta * (threat.expand(v) > 0), v), count
 
 
@@ -268,10 +269,26 @@ def _clean(threat: Threat, images: Images) -> Point:
 
 
 def strongest(
-    threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
+    threat: Threat,
+    images: Images,
+    delta: Tensor,
+    count: Tensor,
+    most: int,
+    *,
+    free: Tensor | float = 1.0,
+    together: Tensor | None = None,
 ) -> Tensor:
-    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
-    return threat.top_k(threat.gather(delta * images.clip(delta)) * free, images.usable, count, most)
+    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped.
+    `together`: (B,) bool, where the neighbours of a point count as well, so that clusters are chosen."""
+    score = threat.gather(delta * images.clip(delta)) * free
+    return threat.top_k(averaged(score, together), images.usable, count, most)
+
+
+def averaged(values: Tensor, where: Tensor | None) -> Tensor:
+    """values (B, C, H, W), and for some images, (B,) bool, the mean over the 3x3 square around each point instead."""
+    if where is None:
+        return values
+    return torch.where(column(where), F.avg_pool2d(values, 3, 1, 1), values)
 
 
 def direction(threat: Threat, g: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """SparseAnneal as the adversary of a training run: one short cycle for each batch, and the changes that are kept.
 
 A cycle of few steps takes larger ones, so that its path is as long as that of the attack. Images differ in how far the
-path goes and in how many groups are left at its end, because a model withstands only what it has seen.
+path goes, in how many groups are left at its end and in whether these lie together, because a model withstands only
+what it has seen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.problem.oracle import Oracle
-from sparsepgd.search.anneal import ANNEALED, direction, strongest
+from sparsepgd.search.anneal import ANNEALED, averaged, direction, strongest
 from sparsepgd.search.loop import Images
 from sparsepgd.search.moves import column, placed
 from sparsepgd.search.noise import Noise, Stream
@@ -24,18 +25,30 @@ PATH = 2.4  # the first step times the number of steps, as a share of eps, in th
 SPREAD = 0.5  # standard deviation of its logarithm over the images
 DECAY = 1 / 6  # the last step as a share of the first
 WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
+FURTHER = 3.0  # times the path, for clusters
 AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
 
 
 def short_cycle(
-    steps: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor | None, noise: Noise
+    steps: int,
+    tested: int,
+    clustered: float,
+    oracle: Oracle,
+    threat: Threat,
+    images: Images,
+    kept: Tensor | None,
+    noise: Noise,
 ) -> Tensor:
     """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
-    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with."""
+    gets one to several times as many, at most those of the threat. `clustered`: share of the images that get clusters
+    of like and larger changes. `kept`: changes (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
-    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
+    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (3,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
     size = eps * PATH / steps * torch.exp(SPREAD * spread)
+    together = draws[:, 2] < clustered if clustered else None
+    if together is not None:
+        size = size * torch.where(together, FURTHER, 1.0)
     k = tested * (1 + (draws[:, 0] * (most // tested)).long()).clamp(max=most // tested)
     clean = torch.zeros_like(images.x)
     delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
@@ -44,14 +57,14 @@ def short_cycle(
         if not threat.overlapping:
             count = (k * WIDTH ** max(0.0, 1 - step / (ANNEALED.hold * steps))).round().long()
             count = count.clamp(max=math.prod(threat.grid))
-            v = strongest(threat, images, delta, count, math.ceil(WIDTH * most))
+            v = strongest(threat, images, delta, count, math.ceil(WIDTH * most), together=together)
             delta = delta * (threat.expand(v) > 0)
         point = images.render(delta, threat.expand(v), quantize=False)
         if step == steps:
             break
         seen = oracle.evaluate(point, images.y, images.label, gradient=True)
         assert seen.gradient is not None
-        g = seen.gradient.float()
+        g = averaged(seen.gradient.float(), together)
         if threat.overlapping and step == 0:
             delta, v = placed(threat, images, g, k, k, noise)
             continue
