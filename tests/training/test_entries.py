@@ -19,7 +19,7 @@ from sparsepgd.training.settings import make_settings
 from sparsepgd.training.state import write_weights
 from support.quadrants import network, quadrants, same_weights
 
-SPGD = ["spgd-unprojected", "spgd-projected"]
+ENSEMBLES = ["saa+", "saa"]
 
 
 def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_run_becomes_an_entry_that_the_zoo_loads(tmp_path: Path) -> None:
     with torch.no_grad():
         clean = float((model(test[0]).argmax(1) == test[1]).float().mean())
     assert card.clean_accuracy == pytest.approx(clean, abs=1e-5)
-    assert [str(one) for one in card.robust] == [f"{one}, k=1, 4 steps, 8 images" for one in SPGD]
+    assert [str(one) for one in card.robust] == [f"{one}, k=1, 4 steps, 8 queries, 8 images" for one in ENSEMBLES]
     assert all(one.robust_accuracy * 8 == round(one.robust_accuracy * 8) for one in card.robust)
     assert (card.robust[0].pattern, card.robust[0].eps, card.robust[0].seed) == ({"kind": "Pixels"}, 1.0, 0)
     assert len(card.curves["loss"]) == 1
@@ -52,10 +52,11 @@ def test_the_figures_are_those_of_the_attacks() -> None:
     y = model(x).argmax(1)
     y[:3] = (y[:3] + 1) % 4
     found = measure(model, (x, y), sp.Budget(k=3), images=6, steps=5)
-    expected = sp.SparsePGD(sp.Budget(k=3), 5)(model, x[:6], y[:6]).robust_accuracy
+    standard, paper = (sp.SparseAutoAttack(sp.Budget(k=3), 5, 10, version=one) for one in ("standard", "paper"))
     assert found.clean_accuracy == 0.75
-    assert [one.attack for one in found.robust] == SPGD
-    assert found.robust[0].robust_accuracy == pytest.approx(expected, abs=1e-5)
+    assert [one.attack for one in found.robust] == ENSEMBLES
+    for figure, attack in zip(found.robust, (standard, paper), strict=True):
+        assert figure.robust_accuracy == pytest.approx(attack(model, x[:6], y[:6]).robust_accuracy, abs=1e-5)
     assert found.measured == "float32; clean: 12 test images; robust: the first 6 of them"
 
 

@@ -15,7 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.runs import identity
-from sparsepgd.search import SparsePGD
+from sparsepgd.search import SparseAutoAttack
 from sparsepgd.threat import Budget
 from sparsepgd.training.state import write_weights
 from sparsepgd.zoo import Card, Figure, load
@@ -25,7 +25,7 @@ from sparsepgd.zoo.registry import verified
 if TYPE_CHECKING:
     from sparsepgd.training.api import Trained
 
-GRADIENTS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
+VERSIONS: tuple[Literal["standard"], Literal["paper"]] = ("standard", "paper")  # saa+ and saa
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def zoo_entry(
     """Write NAME.safetensors and NAME.json, and read them back.
 
     `architecture` and `arguments`: how `zoo.load` builds the network. `test`: images and labels that were not trained
-    on; clean accuracy is that of all, robust accuracy that of the first `images` under sPGD of `steps` steps.
+    on; clean accuracy is that of all, robust accuracy that of the first `images` under saa+ and saa with `steps` steps
+    and twice as many queries.
     `classes`: their names, in the order of the labels.
     `half`: weights are rounded to float16 before anything is measured, in `trained.model` too, so that what is measured
     here and afterwards is what is written.
@@ -138,11 +139,11 @@ def measure(model: nn.Module, test: tuple[Tensor, Tensor], budget: Budget, image
     with borrowed(model, device):
         said = Oracle(model, Untargeted()).answers(x, 500).argmax(1)
     images, robust = min(len(x), images), []
-    for gradient in GRADIENTS:
-        attack = SparsePGD(budget, steps, gradient)
+    for version in VERSIONS:
+        attack = SparseAutoAttack(budget, steps, 2 * steps, version=version)
         accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
         pattern = identity.plain(budget.pattern)
-        robust.append(Figure(attack.name, accuracy, images, budget.k, pattern, budget.eps, steps))
+        robust.append(Figure(attack.name, accuracy, images, budget.k, pattern, budget.eps, steps, 2 * steps))
     how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
     return Figures(round(float((said == y).float().mean()), 5), robust, how)
 
