@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.main import get_command
 
 from sparsepgd import zoo
+from sparsepgd.cli import COMMANDS, app
 from sparsepgd.runs.folders import load
 from support.terminal import spgd
 
@@ -238,15 +241,29 @@ def test_a_full_disk_behind_stdout_is_one_line_and_no_success(words: tuple[str, 
     assert (done.returncode, done.stderr) == (1, "error: cannot print: No space left on device\n")
 
 
-def test_help_of_every_kind_tells_of_debug(tmp_path: Path) -> None:
-    for words in (("--help",), ("evaluate", "--help"), ("zoo", "--help")):
-        assert "With --debug, anywhere on the line" in spgd(*words, cwd=tmp_path).stdout
+def test_help_fits_80_columns_with_whole_summaries_panels_and_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    general = spgd("--help", cwd=tmp_path).stdout
+    one = spgd("evaluate", "--help", cwd=tmp_path).stdout
+    assert max(len(line) for line in (general + one).splitlines()) <= 80
+    for name, (_, summary, _) in COMMANDS.items():
+        assert re.search(rf"│ {name} +{re.escape(summary)} +│", general), name
+    for panel in ("Model and data", "Budget", "Attack", "Output", "Performance"):
+        assert f"─ {panel} ─" in one
+    assert "spgd evaluate --model mine.py:make_model" in one
+    assert "--debug" in general
+    assert "--debug" in one
+    assert "letter:H:60" in one, "and no emoji in its place"
 
 
-def test_help_names_every_command(tmp_path: Path) -> None:
-    done = spgd("--help", cwd=tmp_path)
-    assert all(word in done.stdout for word in ("evaluate", "attack", "zoo"))
-    assert "letter:A:60" in spgd("evaluate", "--help", cwd=tmp_path).stdout  # and no emoji in its place
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_examples_that_parse(name: str) -> None:
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    for example in COMMANDS[name][2]:
+        assert example.split()[0] == name
+        command.make_context(name, shlex.split(example)[1:])
 
 
 def test_seeds_and_the_curve_over_k_are_tabled_drawn_and_recorded(tmp_path: Path) -> None:

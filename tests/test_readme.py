@@ -22,9 +22,16 @@ def test_the_example_runs_as_printed(tmp_path: Path) -> None:
     example = re.search(r"```python\n(import sparsepgd.*?)```", README, re.S)
     assert example is not None
     code = example[1].replace("bundled_images(100)", "bundled_images(8)").replace("steps=100", "steps=5")
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    assert len([line for line in code.splitlines() if line.strip()]) <= 8
     (tmp_path / "example.py").write_text(code)
-    assert "robust" in output(tmp_path / "example.py", cwd=tmp_path, strict=True)
+    printed = r"Result\(\d+ images, clean [\d.]+%, robust [\d.]+%, \d+ fooled\)"
+    assert re.fullmatch(printed, output(tmp_path / "example.py", cwd=tmp_path, strict=True).strip())
+    assert re.search(rf"```\n{printed}\n```", README), "what it prints is shown"
+
+
+def test_readme_takes_a_minute() -> None:
+    assert len(README.split()) <= 1200
+    assert README.index("make demo") < README.index("## In Python")
 
 
 def test_every_budget_of_the_readme_can_be_made() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -22,20 +23,39 @@ from sparsepgd.commands.train import train
 from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 
-DEBUG = "With --debug, anywhere on the line, an error comes with its traceback."
 INTERRUPTED = 130  # the exit code that typer makes of an interrupt
+DEBUG = "Add --debug to see the traceback of an error."
+COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {  # with a summary and examples
+    "evaluate": (
+        evaluate,
+        "Measure clean and robust accuracy.",
+        ("evaluate", "evaluate --model mine.py:make_model --data npz:test.npz", "evaluate --k 1 --pattern patch:5"),
+    ),
+    "compare": (compare, "Compare attacks on the same images.", ("compare --equal-cost 200", "compare --pattern row")),
+    "attack": (attack, "Attack one image.", ("attack bundled:3", "attack photo.png --model torchvision:resnet50")),
+    "verify": (verify, "Check a finished run again.", ("verify runs/NAME --model zoo:small-plain",)),
+    "train": (
+        train,
+        "Train a robust model.",
+        ("train", "train --method anneal-trades --data cifar10 --model preact_resnet18 --out runs/robust"),
+    ),
+    "detect": (detect, "Attack an object detector.", ("detect COCO --model yolov8n.pt --attack spgd,rs",)),
+    "report": (report, "Write runs as an HTML page.", ("report runs/A runs/B --figures figures",)),
+    "reproduce": (reproduce, "Reproduce a table or figure of the paper.", ("reproduce unstructured --scale small",)),
+    "leaderboard": (leaderboard, "Rank models by robust accuracy.", ("leaderboard --add runs/NAME",)),
+    "bench": (measure, "Measure the speed of attacks.", ("bench --official path/to/sPGD",)),
+    "zoo": (list_zoo, "List the shipped models.", ("zoo", "zoo small-strades")),
+}
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # letter:A:60 is no emoji
+    rich_markup_mode="rich",
     help=sparsepgd.__doc__,
     epilog=DEBUG,
 )
-for function in (evaluate, compare, attack, verify, train, detect, report, reproduce, leaderboard):
-    app.command(epilog=DEBUG)(function)
-app.command("bench", epilog=DEBUG)(measure)
-app.command("zoo", epilog=DEBUG)(list_zoo)
+for name, (function, summary, examples) in COMMANDS.items():
+    lines = ("Examples:", *(f"spgd {example}" for example in examples), DEBUG)
+    app.command(name, short_help=summary, epilog="\n\n".join(lines))(function)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from sparsepgd.sources.listings import Choice
 from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (
-    "pixel, feature, row, column, patch:3, patch:3x5, heart:20, star:25, circle:18, letter:A:60, image:FILE[:SIZE], "
+    "pixel, feature, row, column, patch:3, patch:3x5, heart:20, star:25, circle:18, letter:H:60, image:FILE[:SIZE], "
     "groups:FILE"
 )
 SIMPLE: dict[str, Pattern] = {"pixel": Pixels(), "feature": Features(), "row": Rows(), "column": Columns()}

@@ -241,8 +241,9 @@ def test_the_standard_version_has_all_steps_for_anneal_and_a_share_for_spgd(step
     assert ensemble.evaluations == steps + 2 * (share + 1) + 30
 
 
-def test_the_standard_version_ends_with_sparse_rs_where_cluster_rs_does_not_fit() -> None:
-    ensemble = SparseAutoAttack(sp.Budget(k=1, pattern=sp.Rows()), 200, 30, version="standard")
+@pytest.mark.parametrize("pattern", [sp.Rows(), sp.Groups([[0, 1], [2, 3]])], ids=repr)
+def test_the_standard_version_ends_with_sparse_rs_where_cluster_rs_does_not_fit(pattern: sp.Pattern) -> None:
+    ensemble = SparseAutoAttack(sp.Budget(k=1, pattern=pattern), 200, 30, version="standard")
     assert ensemble.names == ("anneal", *THREE)
     assert ensemble.members[-1].evaluations == 30
 

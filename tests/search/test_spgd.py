@@ -151,7 +151,7 @@ def test_the_pace_never_rises_with_the_steps_and_the_tolerance_never_falls() -> 
         ({"alpha": -0.1}, "alpha=-0.1"),
         ({"alpha": "0.1"}, "alpha='0.1'; expected a number larger than 0"),
         ({"tolerance": 0}, "tolerance=0"),
-        ({"beta_scale": "pixel"}, "beta_scale='pixel'; use 'image', 'grid' or None"),
+        ({"beta_scale": "pixel"}, "beta_scale='pixel'; use one of 'image', 'grid'"),
         ({"loss": "hinge"}, "loss='hinge'; use one of 'ce', 'margin', 'dlr'"),
     ],
 )

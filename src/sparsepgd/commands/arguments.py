@@ -1,7 +1,8 @@
-"""Options that several commands take, with their help; a command says what is left out."""
+"""Options that several commands take, with their help, in the panels of `--help`; a command says what is left out."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,39 +12,51 @@ from sparsepgd import options
 from sparsepgd.problem.engine import PRECISIONS
 from sparsepgd.sources.data import NAMES as DATA
 
+of_input = partial(typer.Option, rich_help_panel="Model and data")
+of_budget = partial(typer.Option, rich_help_panel="Budget")
+of_attack = partial(typer.Option, rich_help_panel="Attack")
+of_training = partial(typer.Option, rich_help_panel="Training")
+of_output = partial(typer.Option, rich_help_panel="Output")
+of_performance = partial(typer.Option, rich_help_panel="Performance")
+
 MODELS = (
-    "zoo:NAME or just NAME (see spgd zoo), torchvision:NAME, timm:NAME, robustbench:[DATASET/THREAT/]NAME, "
+    "zoo:NAME or NAME (see spgd zoo), torchvision:NAME, timm:NAME, robustbench:[DATASET/THREAT/]NAME, "
     "FILE.py:FACTORY, FILE.pt2, FILE.onnx, trained:FOLDER, or a network such as preact_resnet18 with --weights"
 )
-Model = Annotated[str, typer.Option(help=f"{MODELS}.")]
-Models = Annotated[list[str] | None, typer.Option("--model", help=f"{MODELS}; may be given several times.")]
+Model = Annotated[str, of_input(help=f"{MODELS}.")]
+Models = Annotated[list[str] | None, of_input("--model", help=f"{MODELS}; repeat it for several models.")]
 Weights = Annotated[
-    Path | None, typer.Option(help="Weights for the network: .safetensors, or of torch.save, read without pickle.")
+    Path | None, of_input(help="Weights for the network: .safetensors, or a torch.save file, read without pickle.")
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Read pickles too; they may run code.")]
+Trust = Annotated[bool, of_input("--trust", help="Also read pickles, which can run code.")]
 Normalise = Annotated[
-    str | None,
-    typer.Option(help="imagenet, cifar10, cifar100, none or MEANS/STDS, where the source of the model is wrong."),
+    str | None, of_input(help="Override the normalisation: imagenet, cifar10, cifar100, none or MEANS/STDS.")
 ]
-DataName = Annotated[str, typer.Option("--data", help=f"{DATA}.")]
-Count = Annotated[int | None, typer.Option("-n", min=1, help="Only so many images.")]
-Side = Annotated[int | None, typer.Option("--size", min=1, help="Cut and resize pictures to this side.")]
+DataName = Annotated[str, of_input("--data", help=f"{DATA}.")]
+Count = Annotated[int | None, of_input("-n", min=1, help="Number of images.")]
+Side = Annotated[int | None, of_input("--size", min=1, help="Crop and resize images to this side.")]
 Choose = Annotated[
-    str | None, typer.Option(help="first, or balanced: as many of each class; left out: balanced for folders.")
+    str | None,
+    of_input(help="first, or balanced: equally many per class. Default: balanced for folders, otherwise first."),
 ]
-K = Annotated[int, typer.Option(help="How many pixels, or groups of the pattern, may change.")]
-PatternName = Annotated[str, typer.Option("--pattern", help=options.PATTERNS)]
-Eps = Annotated[str, typer.Option(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is free.")]
-AttackName = Annotated[str, typer.Option("--attack", help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}")]
-Steps = Annotated[int, typer.Option(min=1, help="Steps of gradient attacks for each image; the paper uses 10000.")]
-Queries = Annotated[int, typer.Option(min=1, help="Queries of a black box for each image; the paper uses 10000.")]
-Seed = Annotated[int, typer.Option(help="Names all random numbers of the run.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; left out: a GPU if there is one.")]
+K = Annotated[int, of_budget(help="Number of pixels, or groups of the pattern, that may change.")]
+PatternName = Annotated[str, of_budget("--pattern", help=options.PATTERNS)]
+Eps = Annotated[str, of_budget(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is unbounded.")]
+AttackName = Annotated[str, of_attack("--attack", help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}")]
+Steps = Annotated[int, of_attack(min=1, help="Steps of gradient attacks per image; the paper uses 10000.")]
+Queries = Annotated[int, of_attack(min=1, help="Queries of black-box attacks per image; the paper uses 10000.")]
+Seed = Annotated[int, of_attack(help="Seed of all random numbers.")]
+Seeds = Annotated[int, of_attack(min=1, help="Number of seeds, starting at --seed.")]
+Device = Annotated[str | None, of_performance(help="cpu, cuda, cuda:1, ... Default: a GPU if there is one.")]
+BatchSize = Annotated[int | None, of_performance(min=1, help="Images per batch. Default: what fits the device.")]
 PrecisionName = Annotated[
-    str | None, typer.Option("--precision", help=f"Of the search: {', '.join(PRECISIONS)}; verdicts are in fp32.")
+    str | None,
+    of_performance(
+        "--precision", help=f"Precision of the search: {', '.join(PRECISIONS)}. Successes are checked in fp32."
+    ),
 ]
 CompiledCode = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="Compile the model; left out: where it pays on a GPU.")
+    bool | None,
+    of_performance("--compile/--no-compile", help="Compile the model. Default: for long runs on a GPU."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar.")]

@@ -19,13 +19,13 @@ from sparsepgd.threat import Budget
 
 
 def attack(
-    image: Annotated[str, typer.Argument(help="A picture file, or bundled:NUMBER.")],
+    image: Annotated[str, typer.Argument(help="An image file, or bundled:NUMBER.")],
     model: arg.Model = "zoo:small-plain",
     weights: arg.Weights = None,
     trust: arg.Trust = False,
     normalise: arg.Normalise = None,
-    label: Annotated[int | None, typer.Option(help="The true class; left out: what the model says.")] = None,
-    target: Annotated[int | None, typer.Option(help="The class the model shall say; left out: any other.")] = None,
+    label: Annotated[int | None, arg.of_input(help="The true class. Default: the prediction of the model.")] = None,
+    target: Annotated[int | None, arg.of_attack(help="The target class. Default: any wrong class.")] = None,
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
     eps: arg.Eps = "1",
@@ -33,11 +33,11 @@ def attack(
     steps: arg.Steps = 1000,
     queries: arg.Queries = 10_000,
     seed: arg.Seed = 0,
-    out_file: Annotated[Path, typer.Option("--out", help="The adversarial PNG.")] = Path("adversarial.png"),
+    out_file: Annotated[Path, arg.of_output("--out", help="The adversarial PNG file.")] = Path("adversarial.png"),
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Attack one picture on the 8-bit grid, write it as PNG, read it back and say what the model sees."""
+    """Attack one image with 8-bit values, write it as PNG, read it back and print what the model predicts."""
     atomic.check(out_file)
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     where = device_named(device)

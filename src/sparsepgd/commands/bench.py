@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Annotated
 
-import typer
-
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
@@ -27,26 +25,26 @@ def measure(
     trust: arg.Trust = False,
     normalise: arg.Normalise = None,
     data: arg.DataName = "bundled",
-    n: Annotated[int | None, typer.Option("-n", min=1, help="Images; left out: 64 on a CPU, 500 elsewhere.")] = None,
+    n: Annotated[int | None, arg.of_input("-n", min=1, help="Images. Default: 64 on a CPU, 500 on a GPU.")] = None,
     choose: arg.Choose = None,
     size: arg.Side = None,
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
-    steps: Annotated[int | None, typer.Option(min=1, help="Left out: 20 on a CPU, 300 elsewhere.")] = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="Left out: as many as steps.")] = None,
-    precision: Annotated[str | None, typer.Option(help=f"{', '.join(PRECISIONS)}, several with commas.")] = None,
-    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Left out: on a GPU.")] = None,
+    steps: Annotated[int | None, arg.of_attack(min=1, help="Default: 20 on a CPU, 300 on a GPU.")] = None,
+    queries: Annotated[int | None, arg.of_attack(min=1, help="Default: as many as steps.")] = None,
+    precision: Annotated[str | None, arg.of_performance(help=f"{', '.join(PRECISIONS)}; several with commas.")] = None,
+    compiled: Annotated[bool | None, arg.of_performance("--compile/--no-compile", help="Default: on a GPU.")] = None,
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at a time of the bare model.")] = None,
-    official: Annotated[Path | None, typer.Option(help="A checkout of the authors' code, to run beside.")] = None,
-    sparse_rs: Annotated[Path | None, typer.Option(help="A checkout of the code of Sparse-RS.")] = None,
-    others: Annotated[bool, typer.Option("--others", help="Attacks of installed packages, too.")] = False,
-    out_file: Annotated[Path | None, typer.Option("--out", help="FILE.json; a plot FILE.png beside it.")] = None,
+    batch_size: Annotated[int | None, arg.of_performance(min=1, help="Batch size of the bare model.")] = None,
+    official: Annotated[Path | None, arg.of_attack(help="A checkout of the authors' code, to compare with.")] = None,
+    sparse_rs: Annotated[Path | None, arg.of_attack(help="A checkout of the code of Sparse-RS.")] = None,
+    others: Annotated[bool, arg.of_attack("--others", help="Also attacks of installed packages.")] = False,
+    out_file: Annotated[Path | None, arg.of_output("--out", help="FILE.json; a plot is written to FILE.png.")] = None,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Microseconds an image and step: the bare model, our attacks, others' doing the same work."""
+    """Measure speed in microseconds per image and step: the bare model, our attacks and those of others."""
     where = device_named(device)
     on_cpu = where.type == "cpu"
     if out_file is not None:

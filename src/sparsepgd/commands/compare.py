@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-import typer
 
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted, line
@@ -33,19 +32,22 @@ def compare(
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
     eps: arg.Eps = "1",
-    attack: Annotated[str | None, typer.Option(help="Names with commas; left out: all that take the pattern.")] = None,
+    attack: Annotated[
+        str | None, arg.of_attack(help="Names with commas. Default: all attacks that support the pattern.")
+    ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="quick, if left out: seconds for each; paper: the settings of each paper.")
+        str | None, arg.of_attack(help="quick: seconds for each attack; paper: settings of each paper. Default: quick.")
     ] = None,
     equal_cost: Annotated[
-        int | None, typer.Option(min=10, help="Passes for an image, both ways together; later successes do not count.")
+        int | None,
+        arg.of_attack(min=10, help="Give every attack this many forward and backward passes per image."),
     ] = None,
     seed: arg.Seed = 0,
-    out_file: Annotated[Path | None, typer.Option("--out", help="The table as JSON, too.")] = None,
+    out_file: Annotated[Path | None, arg.of_output("--out", help="Also write the table to this JSON file.")] = None,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Robust accuracy, passes of the model and time of all attacks, at their presets or at equal cost."""
+    """Compare attacks on the same images: robust accuracy, passes and time, at presets or at equal cost."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     if preset is not None and equal_cost is not None:
         raise UnsupportedError(f"--preset {preset} with --equal-cost {equal_cost}; either sets the length: use one")

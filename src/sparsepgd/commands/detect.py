@@ -32,31 +32,32 @@ def detect(
     data: Annotated[
         Path, typer.Argument(help="A folder with images/, boxes/ and, for masks, polygons/ (YOLO's text).")
     ],
-    model: Annotated[str, typer.Option(help=f"{NAMES}.")],
+    model: Annotated[str, arg.of_input(help=f"{NAMES}.")],
     attack: Annotated[
-        str, typer.Option(help="Names with commas: spgd, spgd-projected, saif, rs, ...")
+        str, arg.of_attack(help="Names with commas: spgd, spgd-projected, saif, rs, ...")
     ] = "spgd,saif,rs",
     budget: Annotated[
-        list[str] | None, typer.Option(help="PATTERN@K, may be given several times; left out: the paper's four.")
+        list[str] | None,
+        arg.of_budget(help="PATTERN@K; repeat it for several. Default: the four budgets of the paper."),
     ] = None,
     size: Annotated[
-        int, typer.Option(min=1, help="Images are letterboxed to size x size; the padding is not changed.")
+        int, arg.of_input(min=1, help="Images are letterboxed to size x size; the padding is not attacked.")
     ] = 640,
-    n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images.")] = None,
+    n: Annotated[int | None, arg.of_input("-n", min=1, help="Number of images.")] = None,
     steps: arg.Steps = 100,
     queries: arg.Queries = 200,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at a time; left out: 4, on a GPU 16.")] = None,
+    batch_size: Annotated[
+        int | None, arg.of_performance(min=1, help="Images per batch. Default: 4, on a GPU 16.")
+    ] = None,
     seed: arg.Seed = 0,
     pictures: Annotated[
-        int, typer.Option(min=0, help="Images drawn before and after, for each line of the table.")
+        int, arg.of_output(min=0, help="Images drawn before and after, for each row of the table.")
     ] = 2,
-    out_dir: Annotated[Path, typer.Option("--out", help="The folder of the records and pictures.")] = Path(
-        "runs/detect"
-    ),
+    out_dir: Annotated[Path, arg.of_output("--out", help="Folder for records and pictures.")] = Path("runs/detect"),
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Let attacks make a detector's training loss grow, and print its mAP before and after."""
+    """Attack an object detector by its training loss, and print its mAP before and after."""
     searches, refused = _searches(attack, budget or PAPER, steps, queries)
     atomic.check(out_dir / "detect.json")
     where = device_named(device)

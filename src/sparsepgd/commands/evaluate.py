@@ -48,9 +48,9 @@ def evaluate(
     eps: arg.Eps = "1",
     attack: Annotated[
         str | None,
-        typer.Option(
-            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several: anneal,sparse-rs. "
-            "Left out: saa+, with --k-curve anneal."
+        arg.of_attack(
+            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several with commas. "
+            "Default: saa+, or anneal with --k-curve."
         ),
     ] = None,
     steps: arg.Steps = STEPS,
@@ -58,20 +58,20 @@ def evaluate(
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
     k_curve: Annotated[
-        bool, typer.Option("--k-curve", help="Robust accuracy over k: the smallest k up to --k for each image.")
+        bool, arg.of_attack("--k-curve", help="Robust accuracy over k: the smallest k up to --k for each image.")
     ] = False,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images at work at a time.")] = None,
+    batch_size: arg.BatchSize = None,
     precision: arg.PrecisionName = None,
     compiled: arg.CompiledCode = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the records, runs/... if left out; run again to go on.")
+        Path | None, arg.of_output("--out", help="Folder of the run; the same command resumes it. Default: runs/...")
     ] = None,
-    save: Annotated[bool, typer.Option(help="Write records at all.")] = True,
-    chunk: Annotated[int | None, typer.Option(help="Images between two writes to --out.")] = None,
+    save: Annotated[bool, arg.of_output(help="Save the run.")] = True,
+    chunk: Annotated[int | None, arg.of_output(help="Save after this many images.")] = None,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Clean and robust accuracy. Without arguments: the bundled models on the bundled CIFAR-10 test images."""
+    """Measure clean and robust accuracy. Without arguments: the shipped models on bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     attack = ("anneal" if k_curve else "saa+") if attack is None else attack
     searches = [options.attack(name, budget, steps, queries=queries) for name in options.named(attack)]
@@ -116,7 +116,7 @@ def verify(
     normalise: arg.Normalise = None,
     device: arg.Device = None,
 ) -> None:
-    """Check every row of a finished run again, from its files and the model alone."""
+    """Check every reported success of a finished run again, from its files and the model alone."""
     place = device_named(device)
     load(folder)  # what is wrong with it is said before the model is loaded
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)

@@ -31,15 +31,15 @@ spgd leaderboard --add runs/mine/saa+ --add runs/mine/l1-apgd
 
 def leaderboard(
     add: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="A run folder to enter; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="A run folder to add; repeat it for several.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the records are.")] = Path("leaderboard"),
+    folder: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("leaderboard"),
     page: Annotated[
         Path | None,
-        typer.Option(help=f"Write the table as Markdown, too; {PAGE} if it is there and something is added."),
+        typer.Option(help=f"Also write the table as Markdown. Default: {PAGE}, if it exists and a run is added."),
     ] = None,
 ) -> None:
-    """Models by robust accuracy, for each budget; what counts is what no attack has broken."""
+    """Rank models by robust accuracy for each budget: the share of images that no attack has broken."""
     if page is not None:
         atomic.check(page)
     for run in add or []:

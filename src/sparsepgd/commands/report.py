@@ -16,15 +16,15 @@ from sparsepgd.runs.folders import unfinished
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that hold some.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that contain runs.")],
     out_file: Annotated[
-        Path | None, typer.Option("--out", help=f"The page; left out: {PAGE} in RUN, or here if there are several.")
+        Path | None, typer.Option("--out", help=f"The page. Default: {PAGE} in RUN, or here for several runs.")
     ] = None,
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Also write every figure, as SVG and PNG, to this folder.")
     ] = None,
 ) -> None:
-    """Records -> one self-contained page with figures and pictures; several runs are laid side by side."""
+    """Write runs as one self-contained HTML page with figures and images, several runs side by side."""
     entries = collect(runs)
     for folder in chain.from_iterable(map(unfinished, runs)):
         out.print(f"warning: {folder} is not finished and left out; run it again to go on", soft_wrap=True)

@@ -21,27 +21,28 @@ from sparsepgd.reproduce.show import grids, heading, write
 
 def reproduce(
     table: Annotated[
-        list[str] | None, typer.Argument(metavar="RECIPE", help="Names, or all; left out: the list of them.")
+        list[str] | None,
+        typer.Argument(metavar="RECIPE", help="Names, or all. Without a name, the recipes are listed."),
     ] = None,
     effort: Annotated[
         str, typer.Option("--scale", help="smoke: seconds to minutes; small: about an hour; paper: days on a CPU.")
     ] = "smoke",
     model: Annotated[
         list[str] | None,
-        typer.Option(help="ROLE=SOURCE puts a model in the place of one of the paper's; SOURCE: of the first."),
+        arg.of_input(help="ROLE=SOURCE replaces one of the paper's models; SOURCE alone replaces the first."),
     ] = None,
     data: arg.DataName = "bundled",
-    n: Annotated[int | None, typer.Option("-n", min=1, help="Only the first n images; left out: by the scale.")] = None,
+    n: Annotated[int | None, arg.of_input("-n", min=1, help="Number of images. Default: that of the scale.")] = None,
     size: arg.Side = None,
     seed: arg.Seed = 0,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder for records, tables and figures; run again to go on.")
+        Path | None, arg.of_output("--out", help="Folder for records, tables and figures; the same command resumes.")
     ] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
+    dry: Annotated[bool, arg.of_output("--dry-run", help="Only estimate the cost.")] = False,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:
-    """Make a table or figure of the paper again, and print it beside the paper's numbers."""
+    """Reproduce a table or figure of the paper, and print it beside the paper's numbers."""
     chosen, names = scale(effort), table or []
     if not names:
         out.print("spgd reproduce RECIPE --scale " + "|".join(SCALES))

@@ -31,25 +31,29 @@ DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pat
 
 @joined()
 def train(
-    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings; other options override it.")] = None,
-    method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; add +s, +n, +sn.")] = None,
-    model: Annotated[str | None, typer.Option(help=NETWORKS)] = None,
-    data: Annotated[str | None, typer.Option(help=f"{DATA}; digits if left out.")] = None,
-    k: Annotated[int | None, typer.Option(help="Pixels, or groups of the pattern, to withstand.")] = None,
-    pattern: Annotated[str | None, typer.Option(help=options.PATTERNS)] = None,
-    eps: Annotated[str | None, typer.Option(help="Largest change of a value, e.g. 8/255; 1 is free.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the images.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images of a batch, over all workers.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The largest learning rate.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the training attack.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Names all random numbers of the run.")] = None,
+    recipe: Annotated[
+        Path | None, arg.of_training(help="A TOML file with settings; other options override it.")
+    ] = None,
+    method: Annotated[
+        str | None, arg.of_training(help=f"{', '.join(METHODS)}; add +s (soft targets), +n (noise) or +sn.")
+    ] = None,
+    model: Annotated[str | None, arg.of_input(help=NETWORKS)] = None,
+    data: Annotated[str | None, arg.of_input(help=f"{DATA}. Default: digits.")] = None,
+    k: Annotated[int | None, arg.of_budget(help="Number of pixels, or groups of the pattern, to withstand.")] = None,
+    pattern: Annotated[str | None, arg.of_budget(help=options.PATTERNS)] = None,
+    eps: Annotated[str | None, arg.of_budget(help="Largest change of a value, e.g. 8/255; 1 is unbounded.")] = None,
+    epochs: Annotated[int | None, arg.of_training(help="Number of epochs.")] = None,
+    batch: Annotated[int | None, arg.of_training(help="Batch size over all workers.")] = None,
+    lr: Annotated[float | None, arg.of_training(help="Peak learning rate.")] = None,
+    steps: Annotated[int | None, arg.of_training(help="Steps of the training attack.")] = None,
+    seed: Annotated[int | None, arg.of_training(help="Seed of all random numbers.")] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting, NAME=VALUE; may be given several times.")
+        list[str] | None, arg.of_training("--set", help="Any other setting, NAME=VALUE; repeat it for several.")
     ] = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the run, runs/... if left out; run again to go on.")
+        Path | None, arg.of_output("--out", help="Folder of the run; the same command resumes it. Default: runs/...")
     ] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    tensorboard: Annotated[bool, arg.of_output("--tensorboard", help="Also write curves for TensorBoard.")] = False,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
 ) -> None:

@@ -11,8 +11,8 @@ from sparsepgd.analysis.summary import counted
 from sparsepgd.commands.common import out
 
 
-def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the whole card of this model.")] = None) -> None:
-    """The shipped models, with measured accuracy; robust: the lowest that was measured."""
+def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the card of this model.")] = None) -> None:
+    """List the shipped models with their accuracy; robust is the lowest that was measured."""
     if name is not None:
         _show(zoo.card(name), zoo.where(name))
         return

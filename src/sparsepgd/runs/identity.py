@@ -29,12 +29,12 @@ ASKED = 2  # images whose logits are kept
 SAME = 1e-3  # of the largest logit: what another device or version may change
 
 
-def configuration(attack: Attacker, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
+def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
     settings = plain(attack)
     if not isinstance(settings, dict):
         settings = {"kind": type(attack).__name__, "repr": settings}
-    if attack.revision > 1:  # runs of the first one do not name it
+    if isinstance(attack, Attacker) and attack.revision > 1:  # runs of the first one do not name it
         settings["revision"] = attack.revision
     known: Plain = {
         "attack": {"name": attack.name, **settings},

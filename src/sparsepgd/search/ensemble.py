@@ -115,7 +115,7 @@ class SparseAutoAttack(Attacker):
 
     ``version``: "paper" is the paper's cascade (saa): sPGD unprojected, sPGD projected, Sparse-RS. "standard" (saa+)
     begins with SparseAnneal, which is much stronger on l0-trained models; `steps` are its steps, and sPGD has a fixed
-    share of them. It ends with `queries` of Cluster-RS, or, where the pattern is structured, of Sparse-RS.
+    share of them. It ends with `queries` of Cluster-RS, or of Sparse-RS if the pattern is not pixels or features.
     ``attacks`` takes the place of them all: attacks, or anything with a name and the call of an attack.
     ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, as many steps for each class as for
     untargeted sPGD; it is off because untargeted sPGD is the stronger one in the paper. Every member gets the same
@@ -183,7 +183,7 @@ class SparseAutoAttack(Attacker):
         members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)
-            if not self.budget.pattern.structured:
+            if isinstance(self.budget.pattern, ClusterRS.patterns):
                 members = (*members[:-1], ClusterRS(self.budget, self.queries, quantize=self.quantize))
         if self.attacks is not None:
             members = tuple(adopted(one, budget=self.budget, quantize=self.quantize) for one in self.attacks)

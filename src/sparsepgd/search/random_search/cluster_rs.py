@@ -23,7 +23,7 @@ from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
 from sparsepgd.search.random_search.sparse_rs import RandomSearch, State
 from sparsepgd.search.registry import registered
-from sparsepgd.threat import Threat
+from sparsepgd.threat import Features, Pattern, Pixels, Threat
 
 ANYWHERE = 0.5  # of the late points; the others come beside points that are changed already
 COPY = 0.5  # of the points with such neighbours take their colour
@@ -44,6 +44,7 @@ class ClusterRS(RandomSearch[Change]):
     """Black box: the model may be any callable. A step changes a square or a point, and stays unless the loss falls."""
 
     name: ClassVar[str] = "cluster-rs"
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
     ties: ClassVar[bool] = True
 
     _: KW_ONLY
@@ -54,8 +55,6 @@ class ClusterRS(RandomSearch[Change]):
         super().__post_init__()
         if not 0 <= self.coarse <= 1:
             raise UnsupportedError(f"coarse={self.coarse}; it is a share of the queries: use 0 <= coarse <= 1")
-        if self.budget.pattern.structured:
-            raise UnsupportedError(f"ClusterRS changes pixels or features, not {self.budget.pattern!r}; use SparseRS")
 
     @property
     def largest(self) -> int:
