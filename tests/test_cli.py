@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -256,6 +257,26 @@ def test_help_fits_80_columns_with_whole_summaries_panels_and_examples(
     assert "--debug" in general
     assert "--debug" in one
     assert "letter:H:60" in one, "and no emoji in its place"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--model", "zoo:small-plain", "-n", "3", "--attack", "spgd", "--steps", "3", "--out", "run"),
+        ("compare", "-n", "3", "--attack", "spgd,anneal", "--equal-cost", "20"),
+        ("leaderboard", "--folder", str(Path(__file__).parent.parent / "leaderboard")),
+        ("zoo",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_json_has_stdout_for_itself(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = spgd(*words, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "small-plain" in json.dumps(told)
+    assert "small-plain" in done.stderr, "the table"
+    if words[0] == "evaluate":
+        assert told[0]["robust_accuracy"] == load(tmp_path / "run").robust_accuracy
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -60,3 +60,4 @@ CompiledCode = Annotated[
     of_performance("--compile/--no-compile", help="Compile the model. Default: for long runs on a GPU."),
 ]
 Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar.")]
+Json = Annotated[bool, of_output("--json", help="Print JSON to stdout, and tables to stderr.")]

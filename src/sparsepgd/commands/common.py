@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,19 @@ from sparsepgd.sources import Data, Source, load_pairs
 
 # names of models, files and classes are printed as they are: [b] is no markup
 out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) for to_err in (False, True))
+
+
+@contextmanager
+def only_json(wanted: bool) -> Iterator[Callable[[object], None]]:
+    """What prints a value as JSON, if that is wanted: stdout has nothing else then, tables go to stderr."""
+    if not wanted:
+        yield lambda value: None
+        return
+    out.file = sys.stderr
+    try:
+        yield lambda value: print(json.dumps(value, indent=1))
+    finally:
+        out.file = None  # type: ignore[assignment]  # whatever sys.stdout is then
 
 
 def command() -> str:

@@ -15,7 +15,7 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, err, out, progress, warn_of_classes
+from sparsepgd.commands.common import command, device_named, err, only_json, out, progress, warn_of_classes
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
@@ -70,6 +70,7 @@ def evaluate(
     chunk: Annotated[int | None, arg.of_output(help="Save after this many images.")] = None,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
+    as_json: arg.Json = False,
 ) -> None:
     """Measure clean and robust accuracy. Without arguments: the shipped models on bundled CIFAR-10 test images."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
@@ -96,16 +97,38 @@ def evaluate(
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     named = list(zip(titles, attackers, strict=True))
     engine = options.engine(precision, compiled)
-    _introduce(pairs, data)
-    call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
-    rounds = []
-    for one in range(seed, seed + seeds):
-        base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
-        rounds.append(_round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None))
-    for j, title in enumerate(titles if seeds > 1 else ()):
-        rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
-        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
-    _conclude([one for found in rounds for row in found for one in row], out_dir)
+    with only_json(as_json) as print_json:
+        _introduce(pairs, data)
+        call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
+        rounds = []
+        for one in range(seed, seed + seeds):
+            base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
+            rounds.append(
+                _round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None)
+            )
+        for j, title in enumerate(titles if seeds > 1 else ()):
+            rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
+            out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
+        every = [one for found in rounds for row in found for one in row]
+        _conclude(every, out_dir)
+        print_json([_numbers(one) for one in every])
+
+
+def _numbers(one: Evaluation) -> dict[str, Any]:
+    """For --json."""
+    told = one.record.configuration
+    return {
+        "model": told["model"]["name"],
+        "data": told["data"]["name"],
+        "attack": told["attack"],
+        "seed": told["seed"],
+        "images": one.record.images,
+        "clean_accuracy": one.clean_accuracy,
+        "robust_accuracy": one.robust_accuracy,
+        "robust_interval": list(one.robust_interval),
+        "warnings": [notice.message for notice in one.warnings],
+        "folder": None if one.folder is None else str(one.folder),
+    }
 
 
 def verify(

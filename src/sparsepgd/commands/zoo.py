@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from sparsepgd import tables, zoo
 from sparsepgd.analysis.summary import counted
-from sparsepgd.commands.common import out
+from sparsepgd.commands import arguments as arg
+from sparsepgd.commands.common import only_json, out
 
 
-def list_zoo(name: Annotated[str | None, typer.Argument(help="Show the card of this model.")] = None) -> None:
+def list_zoo(
+    name: Annotated[str | None, typer.Argument(help="Show the card of this model.")] = None,
+    as_json: arg.Json = False,
+) -> None:
     """List the shipped models with their accuracy; robust is the lowest that was measured."""
-    if name is not None:
-        _show(zoo.card(name), zoo.where(name))
-        return
-    names = zoo.names()
-    absent = ", ".join(one for one in zoo.FULL_SIZE if one not in names)
-    caption = f"not here: {absent}, of weights/ in the repository; spgd zoo NAME says more" if absent else ""
-    out.print(tables.models([(zoo.card(one), zoo.where(one).kind) for one in names], caption))
+    with only_json(as_json) as print_json:
+        cards = {one: zoo.card(one) for one in ([name] if name is not None else zoo.names())}
+        if name is not None:
+            _show(cards[name], zoo.where(name))
+        else:
+            absent = ", ".join(one for one in zoo.FULL_SIZE if one not in cards)
+            caption = f"not here: {absent}, of weights/ in the repository; spgd zoo NAME says more" if absent else ""
+            out.print(tables.models([(card, zoo.where(one).kind) for one, card in cards.items()], caption))
+        print_json([json.loads(card.to_json()) for card in cards.values()])
 
 
 def _show(card: zoo.Card, location: zoo.Place) -> None:
