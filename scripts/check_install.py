@@ -1,0 +1,94 @@
+"""Install the package in empty environments and use it there: alone on each Python, then with each extra.
+
+    make dist                                                 the wheel and the sdist, in dist/
+    python scripts/check_install.py dist/*.whl                with this Python, and with every extra
+    python scripts/check_install.py dist/* --python python3.11 python3.12 --extra    on two Pythons, without extras
+    python scripts/check_install.py dist/*.whl --extra digits art
+
+Prints a line for each installation; the exit code is 1 if one failed. An extra goes on top of the environment that has
+the package alone, so that torch is unpacked once for each Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ALONE = ("spgd", "evaluate", "-q", "-n", "4", "--steps", "5", "--queries", "5")
+USES = {  # a line of Python that needs the extra
+    "art": "import sparsepgd.adapters.art",
+    "detection": "import pycocotools, torchmetrics.detection; import sparsepgd.detection",
+    "dev": "import build, hypothesis, mypy, pytest, selenium, twine",
+    "digits": "import sparsepgd as sp; assert len(sp.load_data('digits', 4).x) == 4",
+    "docs": "import mkdocs, mkdocstrings",
+    "foolbox": "import sparsepgd.adapters.foolbox",
+    "hf": "import datasets",
+    "onnx": "import onnxruntime",
+    "peers": "import adv_lib, art, foolbox, secmlt, torchattacks",
+    "robustbench": "from robustbench.utils import load_model",
+    "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
+    "timm": "import timm; assert timm.list_models('resnet18')",
+    "torchattacks": "import sparsepgd.adapters.torchattacks",
+    "yolo": "import ultralytics",
+}
+
+
+def environment(python: str | Path, place: Path, below: Path | None = None) -> Path:
+    """The Python of a new virtual environment, in which packages of that of `below` can be imported too."""
+    call(python, "-m", "venv", place)
+    own = place / "bin" / "python"
+    if below is not None:
+        ours, theirs = (call(one, "-c", "import site; print(site.getsitepackages()[0])") for one in (own, below))
+        Path(ours, "below.pth").write_text(f"{theirs}\n")
+    return own
+
+
+def installs(name: str, own: Path, package: str, command: Sequence[str], folder: Path) -> bool:
+    """Whether the package installs, the versions fit together and the command runs, in a folder without the sources."""
+    try:
+        call(own, "-m", "pip", "install", "--quiet", package)
+        call(own, "-m", "pip", "check")
+        call(own.parent / command[0], *command[1:], cwd=folder)
+    except RuntimeError as error:
+        print(f"{name}: FAILED: {error}", flush=True)
+        return False
+    print(f"{name}: ok", flush=True)
+    return True
+
+
+def call(*words: str | Path, cwd: Path | None = None) -> str:
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=cwd, env=outside)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise RuntimeError(f"{' '.join(map(str, words[1:4]))}: {' | '.join(lines)}")
+    return done.stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="wheels and sdists")
+    parser.add_argument("--python", nargs="+", default=[sys.executable])
+    parser.add_argument("--extra", nargs="*", default=list(USES), choices=list(USES))
+    asked = parser.parse_args()
+    good = []
+    for file in asked.files:
+        for python in asked.python:
+            with tempfile.TemporaryDirectory() as temporary:
+                folder, name = Path(temporary), f"{file.name}, {python}"
+                own = environment(python, folder / "alone")
+                good.append(installs(name, own, str(file), ALONE, folder))
+                for extra in asked.extra if good[-1] else []:
+                    above = environment(python, folder / extra, own)
+                    package = f"sparsepgd[{extra}] @ {file.resolve().as_uri()}"
+                    good.append(installs(f"{name}, {extra}", above, package, ("python", "-c", USES[extra]), folder))
+    sys.exit(not all(good))
+
+
+if __name__ == "__main__":
+    main()
