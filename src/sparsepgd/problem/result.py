@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsepgd.problem import notebook
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -47,6 +49,9 @@ class Result:
             f"Result({len(self)} images, clean {self.clean_accuracy:.1%}, robust {self.robust_accuracy:.1%}, "
             f"{int(self.fooled.sum())} fooled)"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.of_result(self)
 
 
 def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
