@@ -23,9 +23,9 @@ ALONE = ("spgd", "evaluate", "-q", "-n", "4", "--steps", "5", "--queries", "5")
 USES = {  # a line of Python that needs the extra
     "art": "import sparsepgd.adapters.art",
     "detection": "import pycocotools, torchmetrics.detection; import sparsepgd.detection",
-    "dev": "import build, hypothesis, mypy, pytest, selenium, twine",
+    "dev": "import build, hypothesis, ipykernel, mypy, nbclient, pre_commit, pytest, selenium, twine",
     "digits": "import sparsepgd as sp; assert len(sp.load_data('digits', 4).x) == 4",
-    "docs": "import mkdocs, mkdocstrings",
+    "docs": "import mkdocs, mkdocs_jupyter, mkdocstrings",
     "foolbox": "import sparsepgd.adapters.foolbox",
     "hf": "import datasets",
     "onnx": "import onnxruntime",

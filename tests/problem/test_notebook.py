@@ -49,11 +49,11 @@ def test_a_result_is_a_table_with_its_first_fooled_images() -> None:
         "clean accuracy": "100.0%",
         "robust accuracy": "50.0%",
         "fooled": "2",
-        "changed, median": "4",
+        "changed pixels, median": "4",
         "steps, median": "7",
     }
     assert "<p>fooled by a&lt;b: 1, c: 1</p>" in html
-    assert re.findall("<figcaption>(.*?)</figcaption>", html) == ["1 → 0<br>4 changed", "1 → 0<br>6 changed"]
+    assert re.findall("<figcaption[^>]*>(.*?)</figcaption>", html) == ["1 → 0<br>4 px", "1 → 0<br>6 px"]
     assert all(torch.equal(one, (255 * x[i]).round().byte()) for one, i in zip(pictures(html), (1, 3), strict=True))
 
 
@@ -63,7 +63,7 @@ def test_clean_images_and_class_names_are_shown_where_they_are_known() -> None:
     clean, adversarial = pictures(html)
     assert torch.equal(clean, (255 * x[1]).round().byte().expand(3, -1, -1))
     assert torch.equal(adversarial, (255 * x[0]).round().byte().expand(3, -1, -1))
-    assert "dog → &lt;cat&gt;<br>3 changed" in html
+    assert "dog → &lt;cat&gt;<br>3 px" in html
 
 
 @pytest.mark.parametrize("shape", [(20, 3, 4, 4), (20, 2, 4, 4), (20, 5, 4, 400)])

@@ -29,7 +29,7 @@ def of_result(result: Result) -> str:
         "clean accuracy": f"{result.clean_accuracy:.1%}",
         "robust accuracy": f"{result.robust_accuracy:.1%}",
         "fooled": f"{int(result.fooled.sum()):,}",
-        "changed, median": _median(result.l0[result.fooled]),
+        "changed pixels, median": _median(result.l0[result.fooled]),
         "steps, median": _median(result.steps[result.fooled]),
     }
     by = Counter(name for name in result.broken_by if name is not None)
@@ -52,8 +52,8 @@ def thumbnails(result: Result, x: Tensor | None = None, class_names: Sequence[st
     for i in shown:
         before, after = (_name(int(said[i]), class_names) for said in (result.clean_prediction, result.prediction))
         pictures = "".join(_picture(images[i]) for images in (x, result.x_adv) if images is not None)
-        words = f"{escape(before)} → {escape(after)}<br>{int(result.l0[i])} changed"
-        yield f'<figure style="margin: 0">{pictures}<figcaption>{words}</figcaption></figure>'
+        words = f"{escape(before)} → {escape(after)}<br>{int(result.l0[i])} px"
+        yield f'<figure style="margin: 0">{pictures}<figcaption style="margin: 0">{words}</figcaption></figure>'
 
 
 def three_channels(x: Tensor) -> Tensor:
