@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ALONE = ("spgd", "evaluate", "-q", "-n", "4", "--steps", "5", "--queries", "5")
@@ -36,6 +36,7 @@ USES = {  # a line of Python that needs the extra
     "torchattacks": "import sparsepgd.adapters.torchattacks",
     "yolo": "import ultralytics",
 }
+CONSTRAINTS = {"peers": "setuptools<81"}  # adv-lib needs visdom, which later ones cannot build
 
 
 def environment(python: str | Path, place: Path, below: Path | None = None) -> Path:
@@ -48,10 +49,13 @@ def environment(python: str | Path, place: Path, below: Path | None = None) -> P
     return own
 
 
-def installs(name: str, own: Path, package: str, command: Sequence[str], folder: Path) -> bool:
+def installs(name: str, own: Path, package: str, command: Sequence[str], folder: Path, constraint: str = "") -> bool:
     """Whether the package installs, the versions fit together and the command runs, in a folder without the sources."""
+    limits = folder / "constraints.txt"
+    limits.write_text(constraint)
+    limited = {name: str(limits) for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")} if constraint else {}
     try:
-        call(own, "-m", "pip", "install", "--quiet", package)
+        call(own, "-m", "pip", "install", "--quiet", package, more=limited)
         call(own, "-m", "pip", "check")
         call(own.parent / command[0], *command[1:], cwd=folder)
     except RuntimeError as error:
@@ -61,8 +65,8 @@ def installs(name: str, own: Path, package: str, command: Sequence[str], folder:
     return True
 
 
-def call(*words: str | Path, cwd: Path | None = None) -> str:
-    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def call(*words: str | Path, cwd: Path | None = None, more: Mapping[str, str] | None = None) -> str:
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(more or {})
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=cwd, env=outside)
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()[-3:]
@@ -85,8 +89,9 @@ def main() -> None:
                 good.append(installs(name, own, str(file), ALONE, folder))
                 for extra in asked.extra if good[-1] else []:
                     above = environment(python, folder / extra, own)
-                    package = f"sparsepgd[{extra}] @ {file.resolve().as_uri()}"
-                    good.append(installs(f"{name}, {extra}", above, package, ("python", "-c", USES[extra]), folder))
+                    package, use = f"sparsepgd[{extra}] @ {file.resolve().as_uri()}", ("python", "-c", USES[extra])
+                    limit = CONSTRAINTS.get(extra, "")
+                    good.append(installs(f"{name}, {extra}", above, package, use, folder, limit))
     sys.exit(not all(good))
 
 
