@@ -20,7 +20,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ALONE = ("spgd", "evaluate", "-q", "-n", "4", "--steps", "5", "--queries", "5")
-USES = {  # a line of Python that needs the extra
+# RobustBench imports autoattack, which is not on PyPI: its models can be had, or the error says what is missing
+ROBUSTBENCH = """
+import sparsepgd as sp
+try:
+    sp.load_model("robustbench:no-such-model")
+except sp.errors.MissingPackageError as error:
+    assert "fra31/auto-attack" in str(error), error
+except sp.errors.SourceError as error:
+    assert "RobustBench has no model" in str(error), error
+"""
+USES = {  # a program that needs the extra
     "art": "import sparsepgd.adapters.art",
     "detection": "import pycocotools, torchmetrics.detection; import sparsepgd.detection",
     "dev": "import build, hypothesis, ipykernel, mypy, nbclient, pre_commit, pytest, selenium, twine",
@@ -30,7 +40,7 @@ USES = {  # a line of Python that needs the extra
     "hf": "import datasets",
     "onnx": "import onnxruntime",
     "peers": "import adv_lib, art, foolbox, secmlt, torchattacks",
-    "robustbench": "from importlib.util import find_spec; assert find_spec('robustbench')",  # autoattack: not on PyPI
+    "robustbench": ROBUSTBENCH,
     "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
     "timm": "import timm; assert timm.list_models('resnet18')",
     "torchattacks": "import sparsepgd.adapters.torchattacks",
