@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs nightly browser clean
+.PHONY: demo test docs notebook nightly dist check-install browser clean
 
 demo: .venv/installed
 	$(BIN)/spgd evaluate
@@ -18,6 +18,21 @@ test: .venv/installed-dev browser
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "pages in site/index.html"
+
+# runs the tutorial again and stores what it shows
+notebook: .venv/installed-dev
+	$(BIN)/python scripts/run_notebook.py
+
+# the wheel and the sdist, in dist/
+dist: .venv/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+
+# the wheel in empty environments, alone and with each extra: `make check-install PYTHONS="python3.11 python3.13"`
+PYTHONS ?= $(PYTHON)
+check-install: dist
+	$(BIN)/python scripts/check_install.py dist/*.whl --python $(PYTHONS)
 
 nightly: .venv/installed-dev
 	$(BIN)/python -m pytest -n 2 -q -m nightly

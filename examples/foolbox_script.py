@@ -1,10 +1,14 @@
-"""A foolbox script; the lines that differ stand below those they replace. pip install 'sparsepgd[foolbox]'"""
-
-import foolbox as fb
+"""A foolbox script; the lines that differ stand below those they replace."""
 
 import sparsepgd as sp
-from sparsepgd.adapters.foolbox import FoolboxAttack
 from sparsepgd.zoo import bundled_images, load
+
+try:
+    import foolbox as fb
+
+    from sparsepgd.adapters.foolbox import FoolboxAttack
+except ImportError:
+    raise SystemExit("this example needs the extra foolbox: pip install 'sparsepgd[foolbox]'") from None
 
 images, labels = bundled_images(16)
 model = fb.PyTorchModel(load("small-plain").eval(), bounds=(0, 1), device="cpu")

@@ -28,7 +28,10 @@ def digits_model() -> sp.Source:
 
 
 def main() -> None:
-    source = sp.load_model(f"{__file__}:digits_model")
+    try:
+        source = sp.load_model(f"{__file__}:digits_model")
+    except sp.errors.MissingPackageError as error:
+        raise SystemExit(str(error)) from None
     print(source.about)
     x, y = sp.load_data("digits", 100)
     for k in (1, 2, 3):

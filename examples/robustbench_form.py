@@ -1,6 +1,7 @@
 """A checkpoint in the form of RobustBench or of the official code, without either of them.
 
-The robust models themselves come by name, through RobustBench's own loader (pip install 'sparsepgd[robustbench]'):
+The robust models themselves come by name, through RobustBench's own loader, which needs AutoAttack
+(pip install 'sparsepgd[robustbench]' git+https://github.com/fra31/auto-attack):
 
     spgd evaluate --model robustbench:Standard --data cifar10 -n 1000
     spgd evaluate --model robustbench:cifar10/L2/Rice2020Overfitting --data cifar10 -n 1000

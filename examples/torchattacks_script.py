@@ -1,15 +1,17 @@
-"""A torchattacks script; the line that differs stands below the one it replaces.
-
-pip install 'sparsepgd[torchattacks]'
-"""
+"""A torchattacks script; the line that differs stands below the one it replaces."""
 
 import torch
-import torchattacks
 
 import sparsepgd as sp
 from sparsepgd.adapters import Outside
-from sparsepgd.adapters.torchattacks import TorchAttack
 from sparsepgd.zoo import bundled_images, load
+
+try:
+    import torchattacks
+
+    from sparsepgd.adapters.torchattacks import TorchAttack
+except ImportError:
+    raise SystemExit("this example needs the extra torchattacks: pip install 'sparsepgd[torchattacks]'") from None
 
 images, labels = bundled_images(16)
 model = load("small-plain").eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,14 +26,16 @@ TOP = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
+    ".pre-commit-config.yaml",
     "MANIFEST.in",
     "CITATION.cff",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "Makefile",
+    "SECURITY.md",
     "mkdocs.yml",
 )
-FOLDERS = ("tests", "examples", "docs", "recipes", "benchmarks", "leaderboard")
+FOLDERS = ("tests", "examples", "docs", "recipes", "benchmarks", "leaderboard", "scripts", ".github")
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +108,18 @@ def test_extras_that_errors_name_exist() -> None:
     assert {extra for group in named for extra in group.split(",")} <= set(extras)
 
 
+def test_every_extra_is_installed_by_the_script() -> None:
+    uses = runpy.run_path(str(ROOT / "scripts" / "check_install.py"))["USES"]
+    assert set(uses) == set(PROJECT["optional-dependencies"])
+
+
 def test_one_version_everywhere() -> None:
     cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), re.M)
     assert cited is not None
     assert PROJECT["version"] == sparsepgd.__version__ == cited[1]
+    latest = re.search(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert latest is not None
+    assert latest[1] == PROJECT["version"]
 
 
 def test_an_adapter_without_its_package_says_what_to_install() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from sparsepgd.cli import app
 from sparsepgd.reproduce.jobs import SCALES
 from sparsepgd.reproduce.recipes import RECIPES
-from support.scripts import is_current, output
+from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -26,13 +27,16 @@ def blocks(page: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
 
 
-def test_the_python_of_the_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    code = "\n".join(blocks("tutorial.md", "python"))
-    assert len(blocks("tutorial.md", "python")) >= 6
-    (tmp_path / "tutorial.py").write_text(code)
-    said = output(tmp_path / "tutorial.py", cwd=tmp_path, strict=True)
-    assert "right on clean images" in said
-    assert said.count("Result(") == 7  # the first, one's own, the black box, four budgets
+@pytest.mark.skipif(importlib.util.find_spec("nbclient") is None, reason="needs the extra dev")
+def test_the_notebook_runs_from_top_to_bottom_and_its_outputs_are_stored() -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "run_notebook.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cells = json.loads((DOCS / "notebook.ipynb").read_text())["cells"]
+    stored = [one for cell in cells for one in cell.get("outputs", ())]
+    kinds = [kind for one in stored for kind in one.get("data", ())]
+    assert kinds.count("text/html") >= 3
+    assert kinds.count("image/png") >= 5
 
 
 def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +77,8 @@ def test_the_scales_of_the_page_are_those_of_the_code() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    named = re.findall(r"[\w-]+\.md", nav)
-    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md"))
+    named = re.findall(r"[\w-]+\.(?:md|ipynb)", nav)
+    assert sorted(named) == sorted(page.name for kind in ("md", "ipynb") for page in DOCS.glob(f"*.{kind}"))
 
 
 def test_every_export_is_in_the_reference() -> None:
@@ -94,7 +98,7 @@ def test_the_reference_hides_no_way_to_make_an_object() -> None:
     assert [name for name, words in found.items() if words] == []
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs")
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs_jupyter") is None, reason="needs the extra docs")
 def test_the_pages_build_without_warnings(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(
@@ -102,3 +106,6 @@ def test_the_pages_build_without_warnings(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "SparsePGD" in (tmp_path / "api" / "index.html").read_text()
+    notebook = (tmp_path / "notebook" / "index.html").read_text()
+    assert "data:image/png;base64," in notebook
+    assert re.findall(r'href="[^":]+\.md[#"]', notebook) == []

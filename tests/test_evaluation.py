@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from sparsepgd import zoo
+from sparsepgd.analysis.sanity import Notice
 from sparsepgd.cli import app
 from sparsepgd.errors import FolderError, UnsupportedError
 from sparsepgd.runs import runs
@@ -201,3 +203,16 @@ def test_what_cannot_be_meant_is_refused(words: dict[str, Any], message: str) ->
 
 def test_the_budget_of_an_attack_may_be_said_again() -> None:
     assert sp.evaluate(zoo.load("small-plain"), X, Y, sp.Budget(k=8), SPGD).record.images == 12
+
+
+def test_in_a_notebook_it_is_a_table_with_pairs_of_images_and_its_warnings() -> None:
+    found = sp.evaluate(
+        zoo.load("small-plain"), X, Y, attack=SPGD, names=NAMES, class_names=["<cat>", *zoo.CIFAR10_CLASSES[1:]]
+    )
+    noticed = found.record.model_copy(update={"warnings": (Notice("code", "a < b"),)})
+    html = dataclasses.replace(found, record=noticed)._repr_html_()
+    for word in ("small-plain", "spgd-unprojected", "k = 8 pixels", f"{found.robust_accuracy:.1%}"):
+        assert f"<td>{word}</td>" in html
+    assert "<p>warning: a &lt; b</p>" in html
+    assert html.count("<img") == 2 * html.count("<figure") == 2 * int(found.result.fooled.sum()[None].clamp(max=8))
+    assert "<cat>" not in html

@@ -25,7 +25,14 @@ def test_a_missing_package_is_named_with_its_extra_and_the_pip_command(
         importlib.import_module(module)
 
 
-@pytest.mark.parametrize(("lacking", "command"), [("pkg_resources", "setuptools<81"), ("einops_of_theirs", None)])
+@pytest.mark.parametrize(
+    ("lacking", "command"),
+    [
+        ("autoattack", "git+https://github.com/fra31/auto-attack"),
+        ("pkg_resources", "setuptools<81"),
+        ("einops_of_theirs", None),
+    ],
+)
 def test_what_an_installed_package_lacks_is_named_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacking: str, command: str | None
 ) -> None:
@@ -33,7 +40,7 @@ def test_what_an_installed_package_lacks_is_named_itself(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     monkeypatch.setitem(sys.modules, lacking, None)
-    words = rf"timm:a cannot .*; pip install '{command or lacking}'$"
+    words = rf"timm:a cannot .*; pip install '{re.escape(command or lacking)}'$"
     with pytest.raises(MissingPackageError, match=words), needs("timm:a"):
         importlib.import_module("timm")
 

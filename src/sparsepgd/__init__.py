@@ -15,7 +15,7 @@ from sparsepgd.training import train
 if TYPE_CHECKING:
     from sparsepgd.evaluation import Evaluation, evaluate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Attack",

@@ -23,7 +23,10 @@ EXTRAS = {  # module -> package, extra
     "torchmetrics": ("torchmetrics", "detection"),
     "ultralytics": ("ultralytics (AGPL-3.0)", "yolo"),
 }
-PACKAGES = {"pkg_resources": "setuptools<81"}  # what those lack themselves, where it is called otherwise
+PACKAGES = {  # what those lack themselves, where it is called otherwise
+    "autoattack": "git+https://github.com/fra31/auto-attack",  # not on PyPI
+    "pkg_resources": "setuptools<81",
+}
 
 
 @contextmanager

@@ -173,3 +173,15 @@ def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Pa
     attack = sp.SparseRS(sp.Budget(k=6), queries=20)
     runs.run(tmp_path, attack, lambda x: model(x), data, stop=lambda: True)
     assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0
+
+
+def test_a_setting_that_was_off_and_is_gone_makes_no_other_run() -> None:
+    now = {"attack": {"name": "saa", "steps": 5, "version": "paper"}, "seed": 0}
+    old = {"attack": {"name": "saa", "steps": 5, "near": False}, "near": [], "seed": 0}
+    assert identity.differences(old, now) == []
+    assert identity.differences({**old, "attack": {**old["attack"], "near": True}}, now) == [
+        "attack.near was true, is null"
+    ]
+    assert identity.differences({**now, "attack": {**now["attack"], "version": "standard"}}, now) == [
+        "attack.version was standard, is paper"
+    ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import BudgetError
+from sparsepgd.problem import notebook
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.threat import LEVELS, Budget
 from sparsepgd.threat.norms import group_l0
@@ -57,6 +58,9 @@ class Result:
             f"Result({len(self)} images, clean {self.clean_accuracy:.1%}, robust {self.robust_accuracy:.1%}, "
             f"{int(self.fooled.sum())} fooled)"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.of_result(self)
 
 
 def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from sparsepgd.problem.notebook import levels, three_channels
 from sparsepgd.report.entries import Entry
 from sparsepgd.threat import LEVELS
 
@@ -63,17 +64,17 @@ def choose_format(pictures: Sequence[Pixels], room: int) -> Format:
 
 def clean_picture(x: Tensor) -> Pixels:
     """(C, H, W) -> (H, W, 3)."""
-    return _levels(_three(x)).numpy()
+    return levels(three_channels(x)).numpy()
 
 
 def changes(x: Tensor, x_adv: Tensor) -> Pixels:
     """The changed pixels of x_adv, transparent elsewhere: (H, W, 4)."""
-    return _on_nothing(_three(x_adv), (x != x_adv).any(0))
+    return _on_nothing(three_channels(x_adv), (x != x_adv).any(0))
 
 
 def difference(x: Tensor, x_adv: Tensor) -> Pixels:
     """x_adv - x of the changed pixels, with grey as zero and the largest difference as full scale: (H, W, 4)."""
-    delta = _three(x_adv - x)
+    delta = three_channels(x_adv - x)
     return _on_nothing(0.5 + 0.5 * delta / delta.abs().amax().clamp(min=1e-12), (x != x_adv).any(0))
 
 
@@ -87,20 +88,9 @@ def boxes(changed: Tensor) -> list[list[int]]:
     return [[x.start, y.start, int(x.stop - x.start), int(y.stop - y.start)] for y, x in found]
 
 
-def _three(x: Tensor) -> Tensor:
-    """Three channels of any number of them."""
-    if x.shape[0] == 2:
-        x = torch.cat([x, torch.zeros_like(x[:1])])
-    return x.expand(3, -1, -1) if x.shape[0] == 1 else x[:3]
-
-
-def _levels(x: Tensor) -> Tensor:
-    return (x.float().clamp(0, 1) * LEVELS).round().to(torch.uint8).permute(1, 2, 0).contiguous()
-
-
 def _on_nothing(x: Tensor, shown: Tensor) -> Pixels:
     alpha = shown[:, :, None].to(torch.uint8) * LEVELS
-    return torch.cat([_levels(x) * shown[:, :, None], alpha], 2).numpy()
+    return torch.cat([levels(x) * shown[:, :, None], alpha], 2).numpy()
 
 
 def gallery(entries: Sequence[Entry]) -> dict[str, Any]:

@@ -47,8 +47,12 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
 
 
 def differences(before: Plain, now: Plain) -> list[str]:
-    """``attack.budget.k was 20, is 10`` for every value that is not the same; None is as good as no value."""
+    """``attack.budget.k was 20, is 10`` for every value that is not the same; None is as good as no value, and so is a
+    setting that was off and no longer exists."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
+    old = {key: value for key, value in old.items() if key in new or value not in (False, [])}
+    if "attack.version" not in old:
+        new.pop("attack.version", None)  # of an ensemble of 0.1.0, whose name says it
     keys = [*old, *(key for key in new if key not in old)]
     return [
         f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}" for key in keys if old.get(key) != new.get(key)
