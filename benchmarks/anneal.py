@@ -331,7 +331,11 @@ def of_structures(record: dict[str, Any]) -> str:
     attacks = list(dict.fromkeys(row["attack"] for row in record["runs"]))
     runs = {(row["pattern"], row["attack"]): row["left"] for row in record["runs"] if row["seed"] == 0}
     first = record["runs"][0]
-    rows = [[pattern, *(str(runs.get((pattern, one), "")) for one in attacks)] for pattern in PATTERNS]
+    rows = [
+        [pattern, *(str(runs.get((pattern, one), "")) for one in attacks)]
+        for pattern in PATTERNS
+        if (pattern, "anneal") in runs
+    ]
     return (
         f"Structures: images of {record['images']:,} still classified correctly, `{record['model']}`, {first['steps']} "
         f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} are when clean):\n\n"

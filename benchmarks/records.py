@@ -113,7 +113,7 @@ def _measured(results: Path) -> Iterator[Measured]:
         yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
     for name, record in read(results, "anneal").items():
         recipe = record["model"].replace("prn18", "cifar10")
-        for run in record["runs"]:
+        for run in record["runs"] if " run " in record["command"] else ():  # not structures, not ablations
             share = run["left"] / run["images"]
             yield Measured(recipe, (record["k"], "pixel"), share, run["attack"], run["images"], name)
     for name, record in read(results, "small").items():
