@@ -24,9 +24,9 @@ out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) f
 
 
 @contextmanager
-def only_json(wanted: bool) -> Iterator[Callable[[object], None]]:
-    """What prints a value as JSON, if that is wanted: stdout has nothing else then, tables go to stderr."""
-    if not wanted:
+def only_json(asked: bool) -> Iterator[Callable[[object], None]]:
+    """What prints a value as JSON, if asked for: stdout has nothing else then, tables go to stderr."""
+    if not asked:
         yield lambda value: None
         return
     out.file = sys.stderr

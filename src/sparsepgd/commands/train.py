@@ -67,17 +67,17 @@ def train(
     given |= assigned
     read = recipes.read(recipe) if recipe is not None else {}
     starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
-    wanted = {**DEFAULTS, **starts, **read, **given}  # the later wins
-    budget = Budget(wanted["k"], options.pattern(wanted["pattern"]), options.eps(str(wanted["eps"])))
-    if wanted.get("model") is None:
-        raise UnsupportedError(f"no --model for the data {wanted['data']!r}; use {NETWORKS}")
-    named = (wanted["method"], wanted["data"], wanted["pattern"], f"k{wanted['k']}")
-    workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(wanted.items()))
+    values = {**DEFAULTS, **starts, **read, **given}  # the later wins
+    budget = Budget(values["k"], options.pattern(values["pattern"]), options.eps(str(values["eps"])))
+    if values.get("model") is None:
+        raise UnsupportedError(f"no --model for the data {values['data']!r}; use {NETWORKS}")
+    named = (values["method"], values["data"], values["pattern"], f"k{values['k']}")
+    workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(values.items()))
     out.quiet = not workers.first
-    words = {name: value for name, value in wanted.items() if name not in ("k", "pattern", "eps")}
+    words = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps")}
     place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
     try:
-        with _bar(f"{wanted['method']} on {wanted['data']}", quiet) as report, warnings.catch_warnings():
+        with _bar(f"{values['method']} on {values['data']}", quiet) as report, warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
             trained = run_training(
                 **words, budget=budget, device=place, out=folder, command=typed, progress=report,
@@ -91,7 +91,7 @@ def train(
         raise typer.Exit(1) from None
     _show(trained)
     if workers.first:
-        _show_test(trained, wanted, folder)
+        _show_test(trained, values, folder)
     out.print(f"weights and record in {folder}", soft_wrap=True)
 
 
@@ -107,7 +107,7 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     return words
 
 
-def _show_test(trained: Trained, wanted: dict[str, Any], folder: Path) -> None:
+def _show_test(trained: Trained, values: dict[str, Any], folder: Path) -> None:
     """What the model does on the images to test on, and how to go on with it."""
     figures, test, apart = trained.figures, trained.test, trained.set_apart
     assert figures is not None
@@ -119,12 +119,12 @@ def _show_test(trained: Trained, wanted: dict[str, Any], folder: Path) -> None:
     out.print(f"         {figures.measured}", soft_wrap=True)
     words = ["spgd", "evaluate", "--model", f"trained:{folder}"]
     if trained.card is None:
-        words[-1:] = [wanted["model"], "--weights", str(folder / WEIGHTS)]
-        words += ["--normalise", "none"] if wanted["model"].startswith("torchvision:") else []
-    words += ["--data", f"npz:{folder / TEST}" if apart else wanted["data"]]
-    words += [] if apart or wanted.get("size") is None else ["--size", str(wanted["size"])]
+        words[-1:] = [values["model"], "--weights", str(folder / WEIGHTS)]
+        words += ["--normalise", "none"] if values["model"].startswith("torchvision:") else []
+    words += ["--data", f"npz:{folder / TEST}" if apart else values["data"]]
+    words += [] if apart or values.get("size") is None else ["--size", str(values["size"])]
     for name in ("k", "pattern", "eps"):
-        words += [f"--{name}", str(wanted[name])]
+        words += [f"--{name}", str(values[name])]
     out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
 
 

@@ -34,25 +34,25 @@ class Adversary(Protocol):
         """x_adv (B, C, H, W). `done`: the share of the epochs that are over."""
 
 
-def adversary(wanted: Settings, shape: tuple[int, int, int]) -> Adversary:
+def adversary(settings: Settings, shape: tuple[int, int, int]) -> Adversary:
     """That of the method, for images of one shape."""
-    kind = wanted.kind.adversary
+    kind = settings.kind.adversary
     if kind == "none":
         return lambda model, batch, iteration, done=0.0: batch.x
     if kind in ("linf", "l2", "l1"):
-        assert wanted.radius is not None
-        dense = DensePGD(kind, wanted.radius, wanted.steps)
+        assert settings.radius is not None
+        dense = DensePGD(kind, settings.radius, settings.steps)
         return lambda model, batch, iteration, done=0.0: dense.perturb(
-            model, batch.x, batch.y, seed=wanted.seed_for("attack", iteration), index=batch.rows
+            model, batch.x, batch.y, seed=settings.seed_for("attack", iteration), index=batch.rows
         )
-    patterns: list[Pattern] = [Patches(side) for side in wanted.multi_size] or [wanted.budget.pattern]
-    return SparseAdversary(wanted, [training_budget(wanted, shape, pattern) for pattern in patterns], shape)
+    patterns: list[Pattern] = [Patches(side) for side in settings.multi_size] or [settings.budget.pattern]
+    return SparseAdversary(settings, [training_budget(settings, shape, pattern) for pattern in patterns], shape)
 
 
-def training_budget(wanted: Settings, shape: tuple[int, int, int], pattern: Pattern) -> Budget:
+def training_budget(settings: Settings, shape: tuple[int, int, int], pattern: Pattern) -> Budget:
     """Multi-eps: the training adversary has several times the groups of the tested one, as far as there are any."""
-    tested = replace(wanted.budget, pattern=pattern)
-    return replace(tested, k=min(wanted.multi_eps * tested.k, tested.resolve(shape).groups))
+    tested = replace(settings.budget, pattern=pattern)
+    return replace(tested, k=min(settings.multi_eps * tested.k, tested.resolve(shape).groups))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,13 @@ class SparseAdversary:
     On a GPU its work is recorded and replayed: the weights change, but stay where they are.
     """
 
-    wanted: Settings
+    settings: Settings
     budgets: Sequence[Budget]  # one for each size of patches, or one
     shape: tuple[int, int, int]
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
     def __call__(self, model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
-        attack, seed = self.attack(iteration, done), self.wanted.seed_for("attack", iteration)
+        attack, seed = self.attack(iteration, done), self.settings.seed_for("attack", iteration)
         if isinstance(attack, LOAP):
             return attack.perturb(model, batch.x, batch.y, seed=seed, index=batch.rows)
         steps = self.steps(done)
@@ -95,45 +95,45 @@ class SparseAdversary:
         kept: Tensor | None = None,
     ) -> Tensor:
         goal: Goal = Untargeted()
-        if self.wanted.mode == "F":
+        if self.settings.mode == "F":
             with torch.no_grad():
                 goal = Divergence(model(x).log_softmax(1))
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
-            tested = min(self.wanted.budget.k, attack.budget.k)
-            share = self.wanted.clustered
+            tested = min(self.settings.budget.k, attack.budget.k)
+            share = self.settings.clustered
             return short_cycle(steps, tested, share, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
         return attack.perturb_borrowed(model, x, y, Noise(seed), goal, rows)
 
     def steps(self, done: float) -> int:
-        wanted = self.wanted
-        return wanted.steps + round(done * ((wanted.steps_last or wanted.steps) - wanted.steps))
+        settings = self.settings
+        return settings.steps + round(done * ((settings.steps_last or settings.steps) - settings.steps))
 
     def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | PGD0 | LOAP:
         """That of an iteration: its steps, the side of its patches and its backward function may change."""
-        wanted, steps = self.wanted, self.steps(done)
-        budget = self.budgets[wanted.seed_for("size", iteration) % len(self.budgets)]
-        if wanted.anneals(iteration):
+        settings, steps = self.settings, self.steps(done)
+        budget = self.budgets[settings.seed_for("size", iteration) % len(self.budgets)]
+        if settings.anneals(iteration):
             return SparseAnneal(budget)
-        if wanted.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
-            budget = training_budget(replace(wanted, multi_eps=PAPERS), self.shape, budget.pattern)
-        if wanted.kind.adversary == "pgd0":
-            return PGD0(budget, steps, early_stop=wanted.early_stop)
-        if wanted.kind.adversary == "loap":  # the pace is that of its authors
-            return LOAP(budget, steps, early_stop=wanted.early_stop, alpha=wanted.alpha or 0.1)
+        if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
+            budget = training_budget(replace(settings, multi_eps=PAPERS), self.shape, budget.pattern)
+        if settings.kind.adversary == "pgd0":
+            return PGD0(budget, steps, early_stop=settings.early_stop)
+        if settings.kind.adversary == "loap":  # the pace is that of its authors
+            return LOAP(budget, steps, early_stop=settings.early_stop, alpha=settings.alpha or 0.1)
         pace = 0.05 if budget.pattern.structured else 0.25
-        epoch = round(done * (wanted.epochs - 1))
-        gradient = TURNS[epoch // TURN % 2] if wanted.gradient == "alternating" else wanted.gradient
+        epoch = round(done * (settings.epochs - 1))
+        gradient = TURNS[epoch // TURN % 2] if settings.gradient == "alternating" else settings.gradient
         return SparsePGD(
             budget,
             steps,
             gradient,
-            early_stop=wanted.early_stop,
-            alpha=wanted.alpha or pace,
-            beta=wanted.beta or pace,
-            tolerance=wanted.tolerance,
+            early_stop=settings.early_stop,
+            alpha=settings.alpha or pace,
+            beta=settings.beta or pace,
+            tolerance=settings.tolerance,
         )
 
 
