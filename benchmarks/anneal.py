@@ -308,8 +308,8 @@ def over_passes(records: list[dict[str, Any]]) -> str:
         shown.append([f"{name}, {length:,} steps{few}", *cells, last, f"{seconds:.1f}", str(len(rows))])
     first = records[0]
     return (
-        f"Robust accuracy (%) of `{first['model']}` on {first['images']:,} images, k = {first['k']}, after so many "
-        f"passes for each image ({percent(runs[0]['right'] / first['images'])} when clean; lower is stronger):\n\n"
+        f"Robust accuracy (%) of `{first['model']}` on {first['images']:,} images, k = {first['k']}, by passes per "
+        f"image (clean accuracy {percent(runs[0]['right'] / first['images'])}; lower is stronger):\n\n"
         + markdown(["attack", *(f"{mark:,}" for mark in marks), "at the end", "seconds", "seeds"], shown)
         + "".join(source(record).rstrip("\n") for record in records)
         + "\n"
@@ -338,7 +338,7 @@ def of_structures(record: dict[str, Any]) -> str:
     ]
     return (
         f"Structures: images of {record['images']:,} still classified correctly, `{record['model']}`, {first['steps']} "
-        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} are when clean):\n\n"
+        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} without an attack):\n\n"
         + markdown(["pattern", *attacks], rows)
         + source(record)
     )
@@ -351,9 +351,12 @@ def of_ablation(record: dict[str, Any]) -> str:
     first = record["runs"][0]
     return (
         f"Without one ingredient, or with another choice: images of {record['images']:,} still classified correctly, "
-        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} are when clean; the images "
+        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} without an attack; the images "
         f"are {record['data']}):\n\n"
-        + markdown(["variant", "images left"], [[name, ", ".join(map(str, each))] for name, each in left.items()])
+        + markdown(
+            ["variant", "images still classified correctly"],
+            [[name, ", ".join(map(str, each))] for name, each in left.items()],
+        )
         + source(record)
     )
 

@@ -131,7 +131,7 @@ def save(path: Path, state: State, configuration: Plain) -> None:
 
 
 def restore(path: Path, state: State, configuration: Plain) -> None:
-    """Go on from a checkpoint, if there is one; that of another run is refused."""
+    """Resume from a checkpoint, if there is one; that of another run is refused."""
     if not path.is_file():
         return
     try:
