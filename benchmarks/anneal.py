@@ -351,12 +351,9 @@ def of_ablation(record: dict[str, Any]) -> str:
     first = record["runs"][0]
     return (
         f"Without one ingredient, or with another choice: images of {record['images']:,} still classified correctly, "
-        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} without an attack; the images "
-        f"are {record['data']}):\n\n"
-        + markdown(
-            ["variant", "images still classified correctly"],
-            [[name, ", ".join(map(str, each))] for name, each in left.items()],
-        )
+        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} without an attack; "
+        f"{record['data']}):\n\n"
+        + markdown(["variant", "images"], [[name, ", ".join(map(str, each))] for name, each in left.items()])
         + source(record)
     )
 
