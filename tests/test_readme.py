@@ -71,7 +71,9 @@ EXAMPLES = [
 def test_an_example_says_in_one_line_what_to_install(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, NEEDED[name], None)
+    package = NEEDED[name]
+    for module in (package, *(one for one in sys.modules if one.startswith(f"{package}."))):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(AssertionError, match=r"^.* needs .*pip install [^\n]*$"):  # it ends with these words
         output(ROOT / "examples" / name, cwd=tmp_path)
 
