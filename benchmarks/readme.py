@@ -42,7 +42,7 @@ def headline() -> str:
         f"{record['images']:,} CIFAR-10 test images, k = {record['k']}, {record['hardware']}:\n\n"
         f"{markdown(['attack', 'passes per image', 'robust accuracy', 'record'], rows)}\n\n"
         "A pass is one forward and one backward pass; for the black-box attacks it is one query. SparseAnneal falls "
-        f"below the result of the paper's ensemble {first:.1f} s after the start of a new process "
+        f"below the result of the paper's ensemble {first:.1f} s after the start of the first attack of a new process "
         "([how it works](docs/anneal.md)).\n"
     )
 
