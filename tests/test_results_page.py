@@ -135,7 +135,7 @@ def test_no_two_models_have_one_name(records: Any) -> None:
     clean: dict[str, set[int]] = {}
     for name in ("deviations", "anneal"):
         for record in records.read(records.RESULTS, name).values():
-            counts = {run["right"] for run in record.get("runs", ()) if run["images"] == 1000}
+            counts = {run["right"] for run in record.get("runs", ()) if run.get("images") == 1000}
             counts |= {record["clean"]} if record["images"] == 1000 and "clean" in record else set()
             clean.setdefault(record["model"], set()).update(counts)
     assert {model: counts for model, counts in clean.items() if len(counts) > 1} == {}
