@@ -175,10 +175,13 @@ def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Pa
     assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0
 
 
-def test_a_setting_that_was_off_and_is_gone_makes_no_other_run() -> None:
+def test_a_setting_that_is_off_where_it_exists_makes_no_other_run() -> None:
     now = {"attack": {"name": "saa", "steps": 5, "version": "paper"}, "seed": 0}
     old = {"attack": {"name": "saa", "steps": 5, "near": False}, "near": [], "seed": 0}
     assert identity.differences(old, now) == []
+    assert identity.differences({"steps": 5}, {"steps": 5, "clustered": 0.0, "keep": False}) == []
+    assert identity.differences({"steps": 5}, {"steps": 5, "clustered": 0.5}) == ["clustered was null, is 0.5"]
+    assert identity.differences({"mixed": 0.5}, {"mixed": 0.0}) == ["mixed was 0.5, is 0.0"]
     assert identity.differences({**old, "attack": {**old["attack"], "near": True}}, now) == [
         "attack.near was true, is null"
     ]

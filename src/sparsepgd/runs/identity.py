@@ -26,6 +26,7 @@ from sparsepgd.threat import Budget, Pattern, Shape
 
 Plain = dict[str, Any]  # what JSON can hold
 ASKED = 2  # images whose logits are kept
+OFF: tuple[object, ...] = (None, False, 0, [])
 SAME = 1e-3  # of the largest logit: what another device or version may change
 
 
@@ -47,15 +48,16 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
 
 
 def differences(before: Plain, now: Plain) -> list[str]:
-    """``attack.budget.k was 20, is 10`` for every value that is not the same; None is as good as no value, and so is a
-    setting that was off and no longer exists."""
+    """``attack.budget.k was 20, is 10`` for every value that is not the same. A setting that one of them does not have
+    counts as off: versions differ in their settings."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
-    old = {key: value for key, value in old.items() if key in new or value not in (False, [])}
     if "attack.version" not in old:
         new.pop("attack.version", None)  # of an ensemble of 0.1.0, whose name says it
-    keys = [*old, *(key for key in new if key not in old)]
+    every = {**old, **new}
     return [
-        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}" for key in keys if old.get(key) != new.get(key)
+        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
+        for key in every
+        if (old[key] != new[key] if key in old and key in new else every[key] not in OFF)
     ]
 
 
