@@ -18,7 +18,6 @@ import math
 import random
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 from minimum_norm_attacks import ATTACKS, PATTERNS, Attack, Task
 from minimum_norm_numbers import CUT, WITHIN, Record, finish, merged, rows
+from provenance import commit
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -198,7 +198,7 @@ def measure(args: argparse.Namespace) -> None:
     device, (x, y) = torch.device(args.device), images(args)
     record: Record = {
         "command": command(args),
-        "commit": args.commit or commit(),
+        "commit": args.commit or commit() or "unknown",
         "device": args.device,
         "hardware": hardware(device),
         "torch": torch.__version__,
@@ -259,15 +259,6 @@ def command(args: argparse.Namespace) -> str:
         for word, (arch, _, files) in ((word, word.partition("=")) for word in words)
     ]
     return shlex.join(["python", "benchmarks/minimum_norm.py", *words])
-
-
-def commit() -> str:
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
 
 
 # What is shown

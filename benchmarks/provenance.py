@@ -23,7 +23,7 @@ OWN = ("bundled", "digits")  # data that come with this package and with scikit-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-name", help="of the images, for the record")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--commit", help="left out: git is asked")
+    parser.add_argument("--commit", help="of this repository; default: from git")
     parser.add_argument("--out", type=Path, required=True)
 
 

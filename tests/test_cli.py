@@ -279,6 +279,19 @@ def test_json_has_stdout_for_itself(words: tuple[str, ...], tmp_path: Path) -> N
         assert told[0]["robust_accuracy"] == load(tmp_path / "run").robust_accuracy
 
 
+def test_with_json_warnings_go_to_stderr_too(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "import sparsepgd as sp\nfrom sparsepgd import zoo\n"
+        "def make():\n    return sp.Source('mine', zoo.load('small-plain'), tuple('abcdefghij'))\n"
+    )
+    x, y = zoo.bundled_images(3)
+    np.savez(tmp_path / "d.npz", x=x.permute(0, 2, 3, 1).numpy(), y=y.numpy(), class_names=zoo.CIFAR10_CLASSES)
+    words = ("compare", "--model", "m.py:make", "--data", "npz:d.npz", "-n", "3", "--attack", "spgd")
+    done = spgd(*words, "--equal-cost", "20", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["n"] == 3
+    assert "warning: mine: class" in done.stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_examples_that_parse(name: str) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]

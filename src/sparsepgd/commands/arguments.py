@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sparsepgd import options
+from sparsepgd.commands.common import only_json
 from sparsepgd.problem.engine import PRECISIONS
 from sparsepgd.sources.data import NAMES as DATA
 
@@ -60,4 +61,6 @@ CompiledCode = Annotated[
     of_performance("--compile/--no-compile", help="Compile the model. Default: for long runs on a GPU."),
 ]
 Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar.")]
-Json = Annotated[bool, of_output("--json", help="Print JSON to stdout, and tables to stderr.")]
+Json = Annotated[
+    bool, of_output("--json", callback=only_json, help="Print JSON to stdout, and everything else to stderr.")
+]

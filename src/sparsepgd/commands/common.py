@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -23,17 +25,18 @@ from sparsepgd.sources import Data, Source, load_pairs
 out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) for to_err in (False, True))
 
 
-@contextmanager
-def only_json(asked: bool) -> Iterator[Callable[[object], None]]:
-    """What prints a value as JSON, if asked for: stdout has nothing else then, tables go to stderr."""
-    if not asked:
-        yield lambda value: None
-        return
-    out.file = sys.stderr
-    try:
-        yield lambda value: print(json.dumps(value, indent=1))
-    finally:
-        out.file = None  # type: ignore[assignment]  # whatever sys.stdout is then
+def only_json(context: typer.Context, asked: bool) -> bool:
+    """With --json, stdout is for `print_json` alone: until the command ends, all else goes to stderr."""
+    if asked:
+        out.file = sys.stderr
+        context.call_on_close(partial(setattr, out, "file", None))  # None: whatever sys.stdout is
+    return asked
+
+
+def print_json(value: object) -> None:
+    """Of several workers the first one does."""
+    if not out.quiet:
+        print(json.dumps(value, indent=1))
 
 
 def command() -> str:

@@ -13,7 +13,7 @@ import torch
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted, line
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, one_model, only_json, out, progress
+from sparsepgd.commands.common import command, device_named, one_model, out, print_json, progress
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search.contract import Attacker
@@ -70,11 +70,11 @@ def compare(
     caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean of the attacked images"
     if refused:
         caption += f"; not for {budget.pattern.unit}: {', '.join(refused)}"
-    with only_json(as_json) as print_json:
-        out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
-        head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
-        here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
-        record = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
+    out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
+    head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
+    here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
+    record = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
+    if as_json:
         print_json(record)
     if out_file is not None:
         atomic.write(out_file, (json.dumps(record, indent=2) + "\n").encode())

@@ -15,7 +15,7 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, err, only_json, out, progress, warn_of_classes
+from sparsepgd.commands.common import command, device_named, err, out, print_json, progress, warn_of_classes
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
@@ -97,20 +97,18 @@ def evaluate(
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     named = list(zip(titles, attackers, strict=True))
     engine = options.engine(precision, compiled)
-    with only_json(as_json) as print_json:
-        _introduce(pairs, data)
-        call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
-        rounds = []
-        for one in range(seed, seed + seeds):
-            base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
-            rounds.append(
-                _round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None)
-            )
-        for j, title in enumerate(titles if seeds > 1 else ()):
-            rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
-            out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
-        every = [one for found in rounds for row in found for one in row]
-        _conclude(every, out_dir)
+    _introduce(pairs, data)
+    call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
+    rounds = []
+    for one in range(seed, seed + seeds):
+        base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
+        rounds.append(_round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None))
+    for j, title in enumerate(titles if seeds > 1 else ()):
+        rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
+        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
+    every = [one for found in rounds for row in found for one in row]
+    _conclude(every, out_dir)
+    if as_json:
         print_json([_numbers(one) for one in every])
 
 

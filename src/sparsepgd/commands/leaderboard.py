@@ -10,7 +10,7 @@ import typer
 
 from sparsepgd import atomic, tables
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import only_json, out
+from sparsepgd.commands.common import out, print_json
 from sparsepgd.report import leaderboard as board
 
 PAGE = Path("docs") / "leaderboard.md"
@@ -44,20 +44,19 @@ def leaderboard(
     """Rank models by robust accuracy for each budget: the share of images that no attack has broken."""
     if page is not None:
         atomic.check(page)
-    with only_json(as_json) as print_json:
-        for run in add or []:
-            entered = board.add(folder, run)
-            out.print(f"entered {entered.model}, {entered.words}: {entered.file}", soft_wrap=True)
-        found = board.contenders(folder)
-        shown = list(board.boards(found))
-        for title, rows in shown:
-            out.print(tables.words(board.HEADER[:5], [row[:5] for row in rows], title, names=(0, 4)))
-        target = page or (PAGE if add and PAGE.is_file() else None)
-        if target is not None:
-            atomic.write(target, markdown(found).encode())
-            out.print(f"page in {target}", soft_wrap=True)
-        named = {title: [dict(zip(board.HEADER, row, strict=True)) for row in rows] for title, rows in shown}
-        print_json(named)
+    for run in add or []:
+        entered = board.add(folder, run)
+        out.print(f"entered {entered.model}, {entered.words}: {entered.file}", soft_wrap=True)
+    found = board.contenders(folder)
+    shown = list(board.boards(found))
+    for title, rows in shown:
+        out.print(tables.words(board.HEADER[:5], [row[:5] for row in rows], title, names=(0, 4)))
+    target = page or (PAGE if add and PAGE.is_file() else None)
+    if target is not None:
+        atomic.write(target, markdown(found).encode())
+        out.print(f"page in {target}", soft_wrap=True)
+    if as_json:
+        print_json({title: [dict(zip(board.HEADER, row, strict=True)) for row in rows] for title, rows in shown})
 
 
 def markdown(found: list[board.Contender]) -> str:

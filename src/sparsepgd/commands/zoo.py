@@ -10,7 +10,7 @@ import typer
 from sparsepgd import tables, zoo
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import only_json, out
+from sparsepgd.commands.common import out, print_json
 
 
 def list_zoo(
@@ -18,14 +18,14 @@ def list_zoo(
     as_json: arg.Json = False,
 ) -> None:
     """List the shipped models with their accuracy; robust is the lowest that was measured."""
-    with only_json(as_json) as print_json:
-        cards = {one: zoo.card(one) for one in ([name] if name is not None else zoo.names())}
-        if name is not None:
-            _show(cards[name], zoo.where(name))
-        else:
-            absent = ", ".join(one for one in zoo.FULL_SIZE if one not in cards)
-            caption = f"not here: {absent}, of weights/ in the repository; spgd zoo NAME says more" if absent else ""
-            out.print(tables.models([(card, zoo.where(one).kind) for one, card in cards.items()], caption))
+    cards = {one: zoo.card(one) for one in ([name] if name is not None else zoo.names())}
+    if name is not None:
+        _show(cards[name], zoo.where(name))
+    else:
+        absent = ", ".join(one for one in zoo.FULL_SIZE if one not in cards)
+        caption = f"not here: {absent}, of weights/ in the repository; spgd zoo NAME says more" if absent else ""
+        out.print(tables.models([(card, zoo.where(one).kind) for one, card in cards.items()], caption))
+    if as_json:
         print_json([json.loads(card.to_json()) for card in cards.values()])
 
 

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts
@@ -22,7 +21,7 @@ from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Aim, Images, Keeps
-from sparsepgd.search.moves import column, largest, moved, placed
+from sparsepgd.search.moves import around, column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
@@ -288,7 +287,7 @@ def averaged(values: Tensor, where: Tensor | None) -> Tensor:
     """values (B, C, H, W), and for some images, (B,) bool, the mean over the 3x3 square around each point instead."""
     if where is None:
         return values
-    return torch.where(column(where), F.avg_pool2d(values, 3, 1, 1), values)
+    return torch.where(column(where), around(values), values)
 
 
 def direction(threat: Threat, g: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import LossName
 from sparsepgd.search.loop import Images
+from sparsepgd.search.moves import around
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
 from sparsepgd.search.random_search.sparse_rs import RandomSearch, State
@@ -91,9 +91,9 @@ class ClusterRS(RandomSearch[Change]):
 
         shown = _at(kept.value, old)
         fresh, wiggle = self._fresh(shown.abs().amax(1), colour, coin)
-        around = _at(_around(kept.value) / _around(kept.mask.float()).clamp(min=1e-3), new)
-        copy = (coin[:, 3] < COPY) & fine & (around != 0).any(1)
-        near = torch.where(tune[:, None], shown, around)
+        beside = _at(around(kept.value) / around(kept.mask.float()).clamp(min=1e-3), new)
+        copy = (coin[:, 3] < COPY) & fine & (beside != 0).any(1)
+        near = torch.where(tune[:, None], shown, beside)
         near = near + near.abs().amax(1, keepdim=True) * wiggle
         value = torch.where((tune | copy)[:, None], near, fresh)[:, :, None, None]
         value = torch.where(added, value, kept.value).clamp(images.low - images.x, images.high - images.x)
@@ -110,7 +110,7 @@ class ClusterRS(RandomSearch[Change]):
     def _place(self, draw: Tensor, kept: Change, images: Images, fine: Tensor) -> Tensor:
         """(B,), the first corner of what is to change: a free point, later often beside changed ones."""
         free = ~kept.mask if images.usable is None else ~kept.mask & images.usable
-        near = (_around(kept.mask.float()) * free).flatten(1)
+        near = (around(kept.mask.float()) * free).flatten(1)
         near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
         share = torch.where(fine, 1 - ANYWHERE, 0.0)[:, None]
         race = draw.log() / ((1 - share) / near.shape[1] + share * near)  # the largest: drawn with these weights
@@ -129,11 +129,6 @@ class ClusterRS(RandomSearch[Change]):
         nearest = (-away - draw / 2).masked_fill(~(mask & ~added).flatten(1), -torch.inf).topk(self.largest**2)
         gone = torch.arange(self.largest**2, device=mask.device) < excess[:, None]
         return torch.zeros_like(mask.flatten(1)).scatter(1, nearest.indices, gone).view_as(mask)
-
-
-def _around(values: Tensor) -> Tensor:
-    """The mean over the 3x3 square around each point; beyond the border there is nothing."""
-    return F.avg_pool2d(values, 3, 1, 1)
 
 
 def _at(values: Tensor, place: Tensor) -> Tensor:
