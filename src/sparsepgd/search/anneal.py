@@ -23,6 +23,7 @@ from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Aim, Images, Keeps
 from sparsepgd.search.moves import around, column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search.clusters import Change, longest_side, numbers, varied
 from sparsepgd.search.registry import registered
 from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.threat import Threat
@@ -42,10 +43,22 @@ class CycleSettings:
     hold: float = 0.6  # the share of its steps after which it has come down to k groups
     noise: float = 0.0  # the largest uniform noise that is added to the best point
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
+    local: float = 0.0  # the share of the cycles that search around the best point, if groups are single points,
+    ascents: int = 0  # and how many cycles come before the first of them
 
 
 ANNEALED = CycleSettings(
-    starts=3, size=0.15, growth=2.0, span=1.5, decay=0.5, length=10, widths=(3.0, 40.0), noise=0.08, barred=0.2
+    starts=3,
+    size=0.15,
+    growth=2.0,
+    span=1.5,
+    decay=0.5,
+    length=10,
+    widths=(3.0, 40.0),
+    noise=0.08,
+    barred=0.2,
+    local=0.6,
+    ascents=10,
 )
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 PART = 128  # the first cycle of a minimum-norm search comes down to this part of all groups,
@@ -75,6 +88,8 @@ class Cycle:
     size: Tensor  # (B,), of its first step
     noise: Tensor  # (B,), added to the best point
     barred: Tensor  # (B,), the share of the groups that it may not use
+    local: Tensor  # (B,) bool, whether it is a local search: random variations of the best point instead of ascent,
+    side: Tensor  # (B,), and the side of the squares that it tries, 1: single points
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +135,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 2
+        return 3
 
     @property
     def keeps(self) -> Keeps:
@@ -133,7 +148,7 @@ class SparseAnneal(Stepwise[State]):
         whole = self.early_stop or threat.overlapping
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(settings.widths), number + settings.size
-        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number)
+        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number, number > 0, zero)
         now, count = self._support(threat, images, clean, cycle, noise)
         limit = zero + self.budget.k
         return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
@@ -162,6 +177,10 @@ class SparseAnneal(Stepwise[State]):
         again = self._disturb(threat, images, state, cycle, g, rising & ~solved, noise)
         now = choose(over, again, self._ascend(threat, images, state, g, noise))
         now, count = self._support(threat, images, now, cycle, noise)
+        if threat.pointwise:
+            near = self._vary(threat, images, state, cycle, step, noise)
+            now = choose(cycle.local, near, now)
+            count = torch.where(cycle.local, near.v.flatten(1).sum(1).long(), count)
         return dataclasses.replace(state, now=now, count=count, cycle=cycle)
 
     def judged(self, state: State, real: Tensor, denied: Tensor) -> State:
@@ -196,7 +215,7 @@ class SparseAnneal(Stepwise[State]):
         """The settings of the next cycle."""
         settings, number = settings_for(threat), state.cycle.number + 1
         (narrow, wide), start = settings.widths, number < settings.starts
-        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (5,)).unbind(1)
+        draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
         k = state.limit
         if not (self.early_stop or threat.overlapping):
             fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[4])).long()
@@ -211,6 +230,8 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(start, settings.size * settings.growth**number, later),
             noise=settings.noise * draws[2],
             barred=settings.barred * draws[3],
+            local=(draws[5] < settings.local) & (number > settings.ascents) & state.margin.isfinite(),
+            side=torch.where(draws[6] < 0.5, longest_side(self.budget), 1),
         )
 
     def _disturb(
@@ -240,6 +261,14 @@ class SparseAnneal(Stepwise[State]):
             return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
         return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
+
+    def _vary(self, threat: Threat, images: Images, state: State, cycle: Cycle, step: Tensor, noise: Noise) -> Point:
+        """A random variation of the best point."""
+        kept = Change(state.best.v > 0, images.clip(state.best.delta))
+        sizes = numbers(images, kept.mask)
+        draws = torch.split(noise.uniform(Stream.VARIATION, images.index, step, (sum(sizes),)), list(sizes), 1)
+        new = varied(self.budget, images, kept, draws, cycle.side, cycle.side == 1, state.limit)
+        return Point(new.value, new.mask.float())
 
     def _support(
         self, threat: Threat, images: Images, point: Point, cycle: Cycle, noise: Noise

@@ -31,6 +31,7 @@ class Stream(IntEnum):
     PROPOSAL = 4  # all that a step of random search needs, in one draw
     PLACE = 5  # where a group goes
     MOVE = 6  # which group goes, and how far
+    VARIATION = 7  # of points, all that one needs
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
