@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from sparsepgd.runs.runs import run
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.graphs import Recorded
 from sparsepgd.search.standalone import Standalone
+from sparsepgd.zoo.networks import small_preact_resnet
 from support.models import SmallConvNet, images, labelled
 
 pytestmark = [
@@ -178,3 +180,25 @@ def test_the_adversary_of_training_never_waits_and_can_be_recorded() -> None:
             finally:
                 torch.cuda.set_sync_debug_mode("default")
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+def test_a_network_with_batch_normalisation_runs_as_a_lean_copy_with_its_logits_and_gradients(
+    precision: Literal["fp16", "bf16"], activation: Literal["relu", "softplus"]
+) -> None:
+    torch.manual_seed(0)
+    network = small_preact_resnet(activation=activation).cuda().eval().requires_grad_(False)
+    x = images(16, size=32).cuda()
+    answers = []
+    with Engine(precision, False, False).running(network, x.device) as run:
+        run(x)
+        assert run.call is not network
+        for model in (run, network):
+            point = x.clone().requires_grad_()
+            logits = model(point).float()
+            (gradient,) = torch.autograd.grad(logits.square().sum(), point)
+            answers.append((logits.detach(), gradient.flatten(1)))
+    (given, slope), (wanted, true) = answers
+    assert float((given - wanted).abs().max()) < 0.02 * float(wanted.abs().max()) * (8 if precision == "bf16" else 1)
+    assert float(torch.nn.functional.cosine_similarity(slope, true).min()) > 0.95
