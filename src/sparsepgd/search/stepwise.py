@@ -73,11 +73,14 @@ class Stepwise(Attack, Generic[S]):
         engine = task.engine.decided(task.oracle.model, x, device)
         if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
             return engine
+        found, most = self._usable(engine, task)
+        if found >= ENOUGH * most:
+            return engine
         bf16 = replace(engine, precision="bf16")
-        return engine if self._usable(engine, task) >= ENOUGH * self._usable(bf16, task) else bf16
+        return engine if found >= ENOUGH * self._usable(bf16, task)[0] else bf16
 
-    def _usable(self, engine: Engine, task: Task) -> int:
-        """How many numbers a search could use, of those that the model says of a few clean images under this engine:
+    def _usable(self, engine: Engine, task: Task) -> tuple[int, int]:
+        """How many numbers a search could use, of how many that the model says of a few clean images under this engine:
         losses that are finite and, of these images, entries of the gradient that are not 0; both in one count."""
         oracle, device = task.oracle, task.threat.kernel.device
         x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
@@ -86,8 +89,10 @@ class Stepwise(Attack, Generic[S]):
             parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
         seen = join(*parts)
         finite = seen.loss.isfinite()
-        g = seen.gradient[finite] if seen.gradient is not None else finite.new_zeros(0)
-        return int(finite.sum()) + int((g != 0).sum())
+        if seen.gradient is None:
+            return int(finite.sum()), len(finite)
+        steep = seen.gradient != 0
+        return int(finite.sum()) + int(steep[finite].sum()), len(finite) + steep.numel()
 
     def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
         """No value is read by the host, so that it can be recorded as a CUDA graph."""
