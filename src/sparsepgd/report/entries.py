@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.summary import length, singular
+from sparsepgd.analysis.summary import UNITS, describe_budget, length
 from sparsepgd.errors import SourceError
 from sparsepgd.report.members import Member, members_of
 from sparsepgd.runs.chunks import decoded
@@ -22,9 +22,8 @@ from sparsepgd.runs.folders import RECORD, load, load_adversarial
 from sparsepgd.runs.records import Record, Row
 from sparsepgd.search import registry
 from sparsepgd.sources.data import class_name
-from sparsepgd.threat import LEVELS, Groups, Pattern
+from sparsepgd.threat import LEVELS
 
-UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
 ROUND_OFF = 1e-5
 NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what is attacked, and what of it is counted
 
@@ -230,27 +229,6 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     if len({entry.data_digest for entry in entries}) > 1:
         found.append(("", sanity.Notice("other-images", "the runs are on different images: compare them with care")))
     return found
-
-
-def describe_budget(written: object) -> str:
-    """``k = 2 patches 3x5, eps = 8/255`` from what a record holds of a Budget."""
-    if not isinstance(written, dict):
-        return "its own budget"
-    pattern = dict(written["pattern"])
-    kind = str(pattern.pop("kind"))
-    unit = UNITS.get(kind, kind.lower())
-    words = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
-    if kind == "Shape":
-        words += f" ({pattern['name']})"
-    elif kind == "Groups":
-        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): the sets may be thousands
-    elif pattern:
-        words += " " + "x".join(str(value) for value in pattern.values())
-    if written["eps"] < 1:
-        levels = written["eps"] * LEVELS
-        near = abs(levels - round(levels)) < 1e-6
-        words += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
-    return words + (", only where allowed" if written.get("allowed") else "")
 
 
 def short_digest(value: object) -> str:
