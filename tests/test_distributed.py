@@ -72,7 +72,7 @@ def outcome(folder: Path) -> tuple[dict[str, object], bytes]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("alone")
     done = spgd(*COMMAND[2:], *CHUNKS, "--out", "r", cwd=place)
-    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "records in r")
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-3]) == (0, "", "records in r")
     record = load(place / "r")
     assert 0 < record.robust_accuracy < record.clean_accuracy
     return place / "r"

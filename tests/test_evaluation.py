@@ -216,3 +216,15 @@ def test_in_a_notebook_it_is_a_table_with_pairs_of_images_and_its_warnings() -> 
     assert "<p>warning: a &lt; b</p>" in html
     assert html.count("<img") == 2 * html.count("<figure") == 2 * int(found.result.fooled.sum()[None].clamp(max=8))
     assert "<cat>" not in html
+
+
+def test_a_record_in_a_notebook_is_the_same_table_without_images() -> None:
+    found = sp.evaluate(zoo.load("small-plain"), X, Y, attack="saa", steps=3, queries=20, names=NAMES)
+    noticed = found.record.model_copy(update={"warnings": (Notice("code", "a < b"),)})
+    html = noticed._repr_html_()
+    for word in ("small-plain", "saa", "k = 20 pixels", f"{found.robust_accuracy:.1%}"):
+        assert f"<td>{word}</td>" in html
+    assert "<p>warning: a &lt; b</p>" in html
+    by = {row.broken_by for row in found.record.rows} - {None}
+    assert ("<p>fooled by " in html) == (len(by) > 1)
+    assert "<img" not in html

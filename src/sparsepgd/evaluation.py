@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from sparsepgd import options, tables
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis.summary import counted, describe_budget
 from sparsepgd.distributed import joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Result, notebook
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.report import PAGE, entry_of, refresh_page, write_page
-from sparsepgd.report.entries import describe_budget
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.runs.chunks import decoded, result_of
@@ -108,18 +107,8 @@ class Evaluation:
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        told, row = self.record.configuration, self.record.summary()
-        cells = {
-            "model": told["model"]["name"],
-            "attack": told["attack"]["name"],
-            "budget": describe_budget(told["attack"].get("budget")),
-            "images": f"{row.images:,}",
-            "clean accuracy": f"{row.clean_accuracy:.1%}",
-            "robust accuracy": f"{row.robust_accuracy:.1%}",
-            "95 % interval": f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
-        }
-        notes = (f"warning: {notice.message}" for notice in self.warnings)
-        return notebook.render(cells, notes, notebook.thumbnails(self.result, self.x, self.record.about.class_names))
+        pictures = notebook.thumbnails(self.result, self.x, self.record.about.class_names)
+        return self.record.shown_in_notebook(pictures)
 
 
 def evaluate(

@@ -1,10 +1,12 @@
-"""Intervals and counts."""
+"""Intervals, counts and budgets in words."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparsepgd.analysis.summary import counted, wilson
+import sparsepgd as sp
+from sparsepgd.analysis.summary import counted, describe_budget, wilson
+from sparsepgd.runs.identity import plain
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,20 @@ def test_no_images_leave_everything_open() -> None:
 def test_one_of_them_is_counted_without_an_s(things: str) -> None:
     one = {"images": "image", "steps": "step", "patches": "patch", "queries": "query"}[things]
     assert [counted(count, things) for count in (0, 1, 1000)] == [f"0 {things}", f"1 {one}", f"1,000 {things}"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (sp.Budget(20), "k = 20 pixels"),
+        (sp.Budget(1, sp.Rows()), "k = 1 row"),
+        (sp.Budget(1, sp.Patches(3, 5)), "k = 1 patch 3x5"),
+        (sp.Budget(2, sp.Patches(3, 3), 8 / 255), "k = 2 patches 3x3, eps = 8/255"),
+        (sp.Budget(2, sp.Groups([[0, 1, 2], [3, 4], [5]])), "k = 2 groups (3 of 1 to 3 places)"),
+        (sp.Budget(1, sp.Groups.windows(100, 5)), "k = 1 group (96 of 5 places)"),
+        (sp.Budget(1, sp.Groups.sensors(3, 4), 8 / 255), "k = 1 group (3 of 4 entries), eps = 8/255"),
+        (sp.Budget(1, sp.Shape.heart(9), 0.1), "k = 1 shape (heart:9), eps = 0.1"),
+    ],
+)
+def test_budgets_are_described_in_words(budget: sp.Budget, words: str) -> None:
+    assert describe_budget(plain(budget)) == words

@@ -29,6 +29,11 @@ def test_bench_prints_tables_and_writes_record_and_plot(
     assert record["images"] == 4
     assert record["hardware"] == hardware(torch.device("cpu"))
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert "next: " not in printed
+    for quiet in (False, True):
+        measure(model="zoo:small-plain", n=2, k=20, steps=2, device="cpu", quiet=quiet)
+        said = "next: keep these figures and plot them: --out speed.json"
+        assert (capsys.readouterr().out.splitlines()[-1] == said) == (not quiet)
 
 
 def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None:

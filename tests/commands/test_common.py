@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from sparsepgd.cli import app
 from sparsepgd.commands import common
-from sparsepgd.commands.common import out
+from sparsepgd.commands.common import command_line, out
 from sparsepgd.errors import ModelError, ShapeError, SourceError, UnsupportedError
 
 MODEL = """
@@ -47,6 +48,48 @@ def test_brackets_in_names_of_folders_models_and_classes_are_printed_as_they_are
         assert "net[/red]" in said
     assert "class[/b]" in spgd("attack", "bundled:3", "--model", "m.py:odd")
     assert "net[/red]" in spgd("compare", "--model", "m.py:odd", "-n", 2, "--attack", "spgd", "--equal-cost", 10)
+
+
+def next_lines(said: str) -> list[str]:
+    return [line.removeprefix("next: ") for line in said.splitlines() if line.startswith("next: ")]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("evaluate", "--out", "run"), ["spgd verify run --model zoo:small-plain", "--steps 1000 --queries 5000"]),
+        (("evaluate", "--no-save", "--steps", 1000, "--queries", 5000), ["leave out --no-save"]),
+        (("compare", "--equal-cost", 20), ["spgd evaluate --model zoo:small-plain --data bundled --attack anneal "]),
+    ],
+)
+def test_the_last_lines_say_what_to_do_next(
+    words: tuple[object, ...], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (*words, "--model", "zoo:small-plain", "-n", 2, "--attack", "anneal")
+    said = spgd(*words)
+    found = next_lines(said)
+    assert len(found) == len(expected)
+    assert all(part in line for part, line in zip(expected, found, strict=True))
+    assert said.splitlines()[-len(found) :] == [f"next: {line}" for line in found]
+    for silent in ("--quiet", "--json"):
+        assert next_lines(spgd(*words, silent)) == []
+    if "run" in words:
+        assert "reported successes hold" in spgd(*shlex.split(found[0].split(": spgd ")[1]))
+
+
+def test_after_an_attack_that_worked_the_next_command_measures_how_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (line,) = next_lines(spgd("attack", "bundled:3", "--eps", "0.9"))
+    assert line.endswith("spgd evaluate --model zoo:small-plain --attack anneal --k 20 --pattern pixel --eps 0.9")
+    assert next_lines(spgd("attack", "bundled:3", "--quiet")) == []
+
+
+def test_a_command_line_to_copy_leaves_out_what_is_not_given() -> None:
+    words = command_line("verify", Path("a b"), model="m.py:net", weights=None, trust=True, normalise=None, json=False)
+    assert words == "spgd verify 'a b' --model m.py:net --trust"
 
 
 def test_numbers_are_not_coloured_and_nothing_is_markup() -> None:

@@ -210,6 +210,45 @@ def test_an_image_is_enlarged_compared_and_left_with_the_keyboard(opened: Any) -
     assert browser.execute_script("return document.activeElement.className") == "shot"
 
 
+def focused(browser: Any) -> str:
+    return str(browser.execute_script("return document.activeElement.id"))
+
+
+def test_rows_and_pictures_lead_to_each_other_with_the_keyboard(opened: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser = opened("one")
+    choose(browser, "#by-outcome", "wrong")
+    one(browser, ".card h3 a").send_keys(Keys.ENTER)
+    assert focused(browser) == "row-0"
+    assert one(browser, "#row-0").is_displayed()
+    one(browser, "#row-1 a").send_keys(Keys.ENTER)  # to an image that the filter hides
+    assert focused(browser) == "shot-1"
+    assert one(browser, "#by-outcome").get_attribute("value") == ""
+    enlarge_first(browser)
+    one(browser, "#zoom-row").send_keys(Keys.ENTER)
+    assert one(browser, "dialog").get_attribute("open") is None
+    assert focused(browser) == "row-0"
+
+
+def test_an_address_with_an_image_opens_there(opened: Any, pages: dict[str, Path]) -> None:
+    browser = opened("several")
+    browser.get("about:blank")
+    browser.get(f"{pages['several'].as_uri()}#row-{COUNT + 3}")  # of the second run
+    row = one(browser, f"#row-{COUNT + 3}")
+    assert row.is_displayed()
+    assert [node.text for node in row.find_elements("css selector", ".badge, a")] == ["B", "#3"]
+
+
+def test_pictures_say_which_member_broke_them(opened: Any, pages: dict[str, Path]) -> None:
+    browser = opened("several")
+    second = collect([pages["several"].parent / "two"])[0]
+    for number, row in enumerate(second.record.rows[:6]):
+        words = one(browser, f"#shot-{COUNT + number} .by").text
+        assert words == (f"fooled by {row.broken_by}" if row.fooled else words)
+        assert one(browser, f"#row-{COUNT + number}").get_attribute("textContent").count(row.broken_by or "") >= 1
+
+
 def test_the_slider_follows_the_pointer(opened: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 

@@ -10,32 +10,9 @@ import pytest
 
 import sparsepgd as sp
 from sparsepgd.errors import SourceError
-from sparsepgd.report.entries import collect, describe_budget, notices
+from sparsepgd.report.entries import collect, notices
 from sparsepgd.report.page import _flat, _table, _together
 from support.reported_runs import make, make_ensemble, make_over_k, make_watermark, spgd
-
-
-def written(budget: sp.Budget) -> object:
-    from sparsepgd.runs.identity import plain
-
-    return plain(budget)
-
-
-@pytest.mark.parametrize(
-    ("budget", "words"),
-    [
-        (sp.Budget(20), "k = 20 pixels"),
-        (sp.Budget(1, sp.Rows()), "k = 1 row"),
-        (sp.Budget(1, sp.Patches(3, 5)), "k = 1 patch 3x5"),
-        (sp.Budget(2, sp.Patches(3, 3), 8 / 255), "k = 2 patches 3x3, eps = 8/255"),
-        (sp.Budget(2, sp.Groups([[0, 1, 2], [3, 4], [5]])), "k = 2 groups (3 of 1 to 3 places)"),
-        (sp.Budget(1, sp.Groups.windows(100, 5)), "k = 1 group (96 of 5 places)"),
-        (sp.Budget(1, sp.Groups.sensors(3, 4), 8 / 255), "k = 1 group (3 of 4 entries), eps = 8/255"),
-        (sp.Budget(1, sp.Shape.heart(9), 0.1), "k = 1 shape (heart:9), eps = 0.1"),
-    ],
-)
-def test_budgets_are_described_in_words(budget: sp.Budget, words: str) -> None:
-    assert describe_budget(written(budget)) == words
 
 
 def test_runs_are_found_in_folders_within_and_named_by_what_differs(tmp_path: Path) -> None:

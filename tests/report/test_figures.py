@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
+import sparsepgd as sp
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, collect
-from sparsepgd.report.page import draw_all, write_figures
+from sparsepgd.report.page import Drawing, draw_all, write_figures
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, figure_style, plain
 from sparsepgd.runs.records import About
 from support.reported_runs import (
@@ -36,9 +37,10 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
 def test_every_figure_is_written_as_svg_and_png(entries: list[Entry], tmp_path: Path) -> None:
     files = write_figures(entries, tmp_path / "out")
     names = {file.stem for file in files}
-    assert {"outcomes", "over-steps", "over-queries", "over-k", "steps-needed"} <= names
+    assert {"outcomes", "over-steps", "over-queries", "over-k", "steps-needed", "smallest-k", "magnitudes"} <= names
     assert {f"{kind}-{letter}" for kind in ("per-class", "heat-map", "confusion") for letter in "ABC"} <= names
-    assert len(files) == 2 * len(names) == 2 * 14
+    assert "cascade-B" in names
+    assert len(files) == 2 * len(names) == 2 * 17
     for file in files:
         if file.suffix == ".svg":
             assert ElementTree.parse(file).getroot().tag.endswith("svg")
@@ -92,6 +94,61 @@ def test_curves_appear_only_where_there_is_something_to_draw(entries: list[Entry
     assert "over-k" in names(entries[:2])  # two k
     assert not {"over-steps", "over-queries", "steps-needed"} & names(entries[2:])  # steps of many attacks
     assert "over-k" in names(entries[2:])
+
+
+def named(entries: list[Entry], name: str) -> Drawing:
+    (drawing,) = (one for one in draw_all(entries) if one.name == name)
+    return drawing
+
+
+def test_one_curve_leads_through_all_members_of_a_cascade(entries: list[Entry]) -> None:
+    drawing, (_, entry, _) = named(entries, "cascade-B"), entries
+    before = 100 * entry.record.clean_accuracy
+    for axis, member in zip(drawing.figure.axes, entry.members, strict=True):
+        heights = axis.lines[0].get_ydata()
+        assert axis.get_title(loc="left") == member.name
+        assert (heights[0], heights[-1]) == pytest.approx((before, 100 * member.robust_accuracy))
+        before = heights[-1]
+    titles = re.findall("<title>([^<]*)</title>", drawing.inline())
+    assert [title.split(" broke ")[0] for title in titles] == [member.name for member in entry.members]
+
+
+def test_the_smallest_k_of_every_broken_image_is_counted(entries: list[Entry]) -> None:
+    entry = entries[2]
+    heights, edges, _ = named(entries, "smallest-k").figure.axes[0].patches[0].get_data()
+    needed = [row.groups for row in entry.record.rows if row.fooled]
+    assert {round(left + 0.5): count for left, count in zip(edges, heights, strict=False)} == {
+        k: needed.count(k) for k in range(1, 7)
+    }
+
+
+def test_a_minimum_norm_attack_without_early_stop_has_the_smallest_k(tmp_path: Path) -> None:
+    attack = sp.SparseAnneal(sp.Budget(k=6), steps=8)
+    folders = [make(tmp_path / str(stop), replace(attack, early_stop=stop)) for stop in (True, False)]
+    stopped, searched = collect(folders)
+    assert (stopped.smallest_k, searched.smallest_k) == (False, True)
+    names = {drawing.name for drawing in draw_all([replace(searched, position=0)])}
+    assert {"over-k", "over-steps"} <= names
+    assert ("smallest-k" in names) == any(row.fooled for row in searched.record.rows)
+
+
+def test_magnitudes_are_those_of_the_changed_values(entries: list[Entry], tmp_path: Path) -> None:
+    entry = entries[0]
+    x_adv = entry.x.clone()
+    x_adv[:, 0, 0, 0] = 1.0  # as far as allowed
+    x_adv[:, 1, 0, 0] = entry.x[:, 1, 0, 0] * 0.5 + 0.25
+    changed = Entry(0, "one", entry.record, entry.x, x_adv)
+    differ = (x_adv != entry.x)[entry.searched]
+    assert len(changed.sizes) == int(differ.sum())
+    assert changed.extreme == pytest.approx(int(differ[:, 0].sum()) / int(differ.sum()))
+    heights, edges, _ = named([changed], "magnitudes").figure.axes[0].patches[0].get_data()
+    assert sum(heights) == pytest.approx(100)
+    assert (edges[0], edges[-1]) == (0, 1)
+    (mark,) = collect([make_watermark(tmp_path / "mark")])
+    assert named([mark], "magnitudes").figure.axes[0].patches[0].get_data()[1][-1] == pytest.approx(16 / 255)
+    assert mark.extreme > 0.5
+    same = Entry(0, "one", entry.record, entry.x, entry.x)
+    assert "magnitudes" not in {drawing.name for drawing in draw_all([same])}
 
 
 @pytest.mark.parametrize("shape", [(2, 12), (classes.BARS + 100,)])

@@ -152,6 +152,15 @@ def test_only_the_first_images_of_many_are_shown_and_that_is_said(
     assert found["notes"] == [f"The first 5 of {COUNT} images are shown."]
 
 
+def test_every_row_of_the_table_has_its_picture(folder: Path, tmp_path: Path) -> None:
+    """Row and picture have one number, also where a run without pictures comes first."""
+    entries = collect([make_of_numbers(tmp_path / "run", 9), folder])
+    page, shots = render(entries), gallery(entries)["shots"]
+    rows = re.findall(r'<tr id="row-(\d+)".*?href="#shot-(\d+)"[^>]*>#(\d+)</a>', page)
+    assert rows == [(str(i), str(i), str(i)) for i in range(len(shots))]
+    assert page.count('<th scope="row">#') == COUNT
+
+
 def test_names_of_classes_reach_the_gallery(folder: Path) -> None:
     found = gallery(collect([folder]))
     assert set(found["sets"][0]["labels"].values()) <= set(CLASSES)

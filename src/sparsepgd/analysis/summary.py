@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparsepgd.problem import Result
+from sparsepgd.threat import LEVELS, Groups, Pattern
+
+UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -36,6 +39,27 @@ def singular(things: str) -> str:
     if things.endswith("ies"):
         return things.removesuffix("ies") + "y"
     return things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
+
+
+def describe_budget(written: object) -> str:
+    """``k = 2 patches 3x5, eps = 8/255`` from what a record holds of a Budget."""
+    if not isinstance(written, dict):
+        return "its own budget"
+    pattern = dict(written["pattern"])
+    kind = str(pattern.pop("kind"))
+    unit = UNITS.get(kind, kind.lower())
+    words = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
+    if kind == "Shape":
+        words += f" ({pattern['name']})"
+    elif kind == "Groups":
+        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): the sets may be thousands
+    elif pattern:
+        words += " " + "x".join(str(value) for value in pattern.values())
+    if written["eps"] < 1:
+        levels = written["eps"] * LEVELS
+        near = abs(levels - round(levels)) < 1e-6
+        words += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
+    return words + (", only where allowed" if written.get("allowed") else "")
 
 
 class Row(Protocol):

@@ -60,7 +60,7 @@ CompiledCode = Annotated[
     bool | None,
     of_performance("--compile/--no-compile", help="Compile the model. Default: for long runs on a GPU."),
 ]
-Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar.")]
+Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar, no suggestions at the end.")]
 Json = Annotated[
     bool, of_output("--json", callback=only_json, help="Print JSON to stdout, and everything else to stderr.")
 ]

@@ -11,7 +11,7 @@ import typer
 from sparsepgd import atomic, options
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import device_named, out, progress
+from sparsepgd.commands.common import command_line, device_named, out, progress, suggest
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.sources import Source, load_image, load_model, save_image
@@ -65,6 +65,10 @@ def attack(
         out.print(
             f"fooled  {counted(changed, 'pixels')} changed, {counted(int(result.steps), 'steps')}, verified on the file"
         )
+        if not quiet:
+            of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
+            words = command_line("evaluate", **of_model, attack=attack, k=k, pattern=pattern, eps=eps)
+            suggest(f"how often that works, on many images: {words}")
         return
     else:
         out.print(

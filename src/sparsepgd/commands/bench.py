@@ -10,7 +10,7 @@ from typing import Annotated
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, err, one_model, out
+from sparsepgd.commands.common import command, device_named, err, one_model, out, suggest
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Precision
 from sparsepgd.problem.oracle import logits_of
@@ -76,6 +76,8 @@ def measure(
         atomic.write(out_file, (json.dumps(record, indent=1) + "\n").encode())
         bench.draw(record, out_file.with_suffix(".png"))
         out.print(f"record in {out_file}, plot in {out_file.with_suffix('.png')}", soft_wrap=True)
+    elif not quiet:
+        suggest("keep these figures and plot them: --out speed.json")
 
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:

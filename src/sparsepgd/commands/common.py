@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,6 +42,18 @@ def print_json(value: object) -> None:
 
 def command() -> str:
     return shlex.join(["spgd", *sys.argv[1:]])
+
+
+def command_line(*words: object, **options: object) -> str:
+    """``spgd WORDS --OPTION VALUE`` to be copied; options that are None or False are left out."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    flags = ([f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in given.items())
+    return shlex.join(["spgd", *map(str, words), *chain.from_iterable(flags)])
+
+
+def suggest(words: str) -> None:
+    """What to do next, among the last lines of a command; left out with --quiet and --json."""
+    out.print(f"next: {words}", soft_wrap=True)
 
 
 def one_model(

@@ -13,7 +13,7 @@ import torch
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.summary import counted, line
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, one_model, out, print_json, progress
+from sparsepgd.commands.common import command, command_line, device_named, one_model, out, print_json, progress, suggest
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search.contract import Attacker
@@ -78,6 +78,12 @@ def compare(
         print_json(record)
     if out_file is not None:
         atomic.write(out_file, (json.dumps(record, indent=2) + "\n").encode())
+        out.print(f"table in {out_file}", soft_wrap=True)
+    if not (quiet or as_json):
+        best = min(lines, key=lambda one: one.robust_accuracy).attack
+        of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
+        words = command_line("evaluate", **of_model, data=data, attack=best, k=k, pattern=pattern, eps=eps)
+        suggest(f"the strongest one in a saved run, with a page: {words}")
 
 
 def _searches(

@@ -15,7 +15,17 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import command, device_named, err, out, print_json, progress, warn_of_classes
+from sparsepgd.commands.common import (
+    command,
+    command_line,
+    device_named,
+    err,
+    out,
+    print_json,
+    progress,
+    suggest,
+    warn_of_classes,
+)
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
@@ -30,6 +40,7 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
 from sparsepgd.threat import Budget
 
+LONG = 1000, 5000  # steps and queries of numbers to publish
 Pairs = Sequence[tuple[Source, Data]]  # models, each with its images
 
 
@@ -108,6 +119,8 @@ def evaluate(
         out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     every = [one for found in rounds for row in found for one in row]
     _conclude(every, out_dir)
+    if not (quiet or as_json):
+        _suggest(every[0].folder, steps, queries, model=names[0], weights=weights, trust=trust, normalise=normalise)
     if as_json:
         print_json([_numbers(one) for one in every])
 
@@ -227,6 +240,16 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
         out.print(f"records in {base}", soft_wrap=True)
     if all(one.only_read for one in found):
         out.print("this run was finished before and only read; delete the folder to run it again")
+
+
+def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> None:
+    """What to do next; `folder`: of the first run."""
+    if folder is None:
+        suggest("leave out --no-save to save the run, with a page to look at")
+    else:
+        suggest(f"check it again: {command_line('verify', folder, **model)}")
+    if steps < LONG[0] or queries < LONG[1]:
+        suggest(f"for numbers to publish: --steps {LONG[0]} --queries {LONG[1]} and more images, -n")
 
 
 def _say(name: str, notices: Sequence[sanity.Notice]) -> None:

@@ -15,7 +15,7 @@ import typer
 from sparsepgd import options
 from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import bar, device_named, err, out
+from sparsepgd.commands.common import bar, command_line, device_named, err, out, suggest
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import TrainingWarning, UnsupportedError
 from sparsepgd.sources.data import NAMES as DATA
@@ -91,8 +91,10 @@ def train(
         raise typer.Exit(1) from None
     _show(trained)
     if workers.first:
-        _show_test(trained, values, folder)
+        _show_test(trained, folder)
     out.print(f"weights and record in {folder}", soft_wrap=True)
+    if not quiet and workers.first:
+        suggest(f"evaluate it: {_evaluation(trained, values, folder)}")
 
 
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
@@ -107,25 +109,27 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     return words
 
 
-def _show_test(trained: Trained, values: dict[str, Any], folder: Path) -> None:
-    """What the model does on the images to test on, and how to go on with it."""
-    figures, test, apart = trained.figures, trained.test, trained.set_apart
+def _show_test(trained: Trained, folder: Path) -> None:
+    """What the model does on the images to test on."""
+    figures, test = trained.figures, trained.test
     assert figures is not None
     assert test is not None
-    if apart:
+    if trained.set_apart:
         out.print(f"set aside {counted(len(test.x), 'images')} to test on in {folder / TEST}", soft_wrap=True)
     robust = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures.robust)
     out.print(f"tested   clean {figures.clean_accuracy:.1%}, robust {robust}", soft_wrap=True)
     out.print(f"         {figures.measured}", soft_wrap=True)
-    words = ["spgd", "evaluate", "--model", f"trained:{folder}"]
+
+
+def _evaluation(trained: Trained, values: dict[str, Any], folder: Path) -> str:
+    """The command that evaluates the model on the images to test on."""
+    given: dict[str, Any] = {"model": f"trained:{folder}"}
     if trained.card is None:
-        words[-1:] = [values["model"], "--weights", str(folder / WEIGHTS)]
-        words += ["--normalise", "none"] if values["model"].startswith("torchvision:") else []
-    words += ["--data", f"npz:{folder / TEST}" if apart else values["data"]]
-    words += [] if apart or values.get("size") is None else ["--size", str(values["size"])]
-    for name in ("k", "pattern", "eps"):
-        words += [f"--{name}", str(values[name])]
-    out.print(f"use it   {shlex.join(words)}", soft_wrap=True)
+        given = {"model": values["model"], "weights": folder / WEIGHTS}
+        given |= {"normalise": "none"} if values["model"].startswith("torchvision:") else {}
+    given["data"] = f"npz:{folder / TEST}" if trained.set_apart else values["data"]
+    given["size"] = None if trained.set_apart else values.get("size")
+    return command_line("evaluate", **given, **{name: values[name] for name in ("k", "pattern", "eps")})
 
 
 def _show(trained: Trained) -> None:

@@ -32,9 +32,13 @@ def of_result(result: Result) -> str:
         "changed pixels, median": _median(result.l0[result.fooled]),
         "steps, median": _median(result.steps[result.fooled]),
     }
-    by = Counter(name for name in result.broken_by if name is not None)
-    notes = ["fooled by " + ", ".join(f"{name}: {count}" for name, count in by.most_common())] if len(by) > 1 else []
-    return render(cells, notes, thumbnails(result))
+    return render(cells, fooled_by(result.broken_by), thumbnails(result))
+
+
+def fooled_by(names: Iterable[str | None]) -> list[str]:
+    """How many images each attack fooled, as a note; nothing if it was one attack."""
+    by = Counter(name for name in names if name is not None)
+    return ["fooled by " + ", ".join(f"{name}: {count}" for name, count in by.most_common())] if len(by) > 1 else []
 
 
 def render(cells: Mapping[str, str], notes: Iterable[str], figures: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,35 +12,41 @@ from torch import Tensor
 from sparsepgd.analysis.curves import accuracy_over_k, accuracy_over_queries, accuracy_over_steps
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.report.entries import Entry, nouns
-from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, new_figure, plain
+from sparsepgd.report.members import Member
+from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, dash, hint, new_figure, plain
 from sparsepgd.runs.records import Record
 
 WIDTH, HEIGHT = 6.0, 3.7
 LINE_HEIGHT = 0.2  # of a legend
 BINS = 24
+SIZES = 20  # bins of magnitudes
 WRONG = "wrong from the start"
 Curve = Callable[[Record], tuple[Tensor, Tensor]]
 
 
+def attack_colours(entries: Sequence[Entry]) -> dict[str, int]:
+    """The number of the colour of each attack, the same in all figures: members of cascades first, in their order."""
+    members = [member.name for entry in entries for member in entry.members]
+    others = {row.broken_by for entry in entries for row in entry.record.rows if row.broken_by} - set(members)
+    free = len(SERIES) - 1  # blue is for what withstood
+    return {name: 1 + i % free for i, name in enumerate(dict.fromkeys([*members, *sorted(others)]))}
+
+
 def outcomes(entries: Sequence[Entry]) -> Any:
     """One bar a run: withstood, broken by which attack, wrong from the start."""
-    causes = {"withstood": "withstood", "wrong": WRONG}
-    counts = [
-        Counter(causes.get(entry.outcome(row)) or f"broken by {row.broken_by}" for row in entry.record.rows)
-        for entry in entries
-    ]
-    names = ["withstood", *sorted({name for each in counts for name in each} - {"withstood", WRONG}), WRONG]
+    counts = [Counter(row.broken_by or entry.outcome(row) for row in entry.record.rows) for entry in entries]
+    attacks = {name: number for name, number in attack_colours(entries).items() if any(each[name] for each in counts)}
     images = np.array([entry.record.images for entry in entries])
     figure = new_figure(WIDTH * 2, 1.1 + 0.5 * len(entries))
     axis = figure.add_subplot()
-    left = np.zeros(len(entries))
-    others = len(SERIES) - 1  # blue for what withstood, grey for what was wrong, the others, later hatched, for attacks
-    attacks = [{"color": colour(1 + i % others), "hatch": None if i < others else "///"} for i in range(len(names) - 2)]
-    fills: list[dict[str, Any]] = [{"color": colour(0)}, *attacks, {"color": LINE}]
-    for i, (name, fill) in enumerate(zip(names, fills, strict=True)):
+    left, used = np.zeros(len(entries)), set[int]()
+    for name, number in {"withstood": 0, **attacks, "wrong": None}.items():
+        fill = {"color": LINE if number is None else colour(number), "hatch": "///" if number in used else None}
+        used |= set() if number is None else {number}
+        words = {"withstood": "withstood", "wrong": WRONG}.get(name, f"broken by {name}")
         width = 100 * np.array([each[name] for each in counts]) / images
-        axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(name), **fill)
-        ink = INK if name == WRONG else PAPER if i < 3 else "black"  # what can be read on that colour
+        axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(words), **fill)
+        ink = INK if number is None else PAPER if number < 3 else "black"  # what can be read on that colour
         for y in np.flatnonzero(width >= 6):
             axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", ha="center", va="center", color=ink, weight="bold")
         left = left + width
@@ -51,6 +57,36 @@ def outcomes(entries: Sequence[Entry]) -> Any:
     axis.spines["left"].set_visible(False)
     _legend(axis, wide=True)
     return figure
+
+
+def over_cascade(entry: Entry, colours: Mapping[str, int]) -> Any:
+    """One curve through all members, each with its own logarithmic axis: its passes on what the others left."""
+    figure = new_figure(WIDTH * 2, HEIGHT)
+    figure.get_layout_engine().set(w_pad=0, wspace=0)
+    axes = figure.subplots(1, len(entry.members), sharey=True, squeeze=False)[0]
+    n, clean = entry.record.images, entry.record.clean_accuracy
+    for axis, member in zip(axes, entry.members, strict=True):
+        assert member.stretch is not None
+        start, stop = member.stretch
+        edges = (0.8, 1.3 * (stop - start))  # room for the first and last number
+        xs = np.array([edges[0], *member.own_passes, edges[1]])
+        left = np.array([member.given - i for i in (*range(member.broken + 1), member.broken)]) / n
+        style = {"color": colour(colours[member.name]), "ls": "-", "gid": hint(_in_words(member))}
+        _curve(axis, xs, left, entry, style)
+        axis.axhline(100 * clean, color=MUTED, ls=":", lw=1)
+        axis.set_title(plain(member.name, 90 // len(axes)), color=style["color"])
+        axis.text(0.97, 0.04, f"{100 * member.robust_accuracy:.1f}%", ha="right", transform=axis.transAxes)
+        axis.set(xscale="log", xlim=edges)
+        axis.spines["left"].set_visible(True)
+        _whole_numbers(axis)
+    _say_clean(axes[-1], 100 * clean)
+    figure.supxlabel(f"passes (forward and backward) of each attack on an {nouns([entry])[0]}", fontsize=9, color=MUTED)
+    return _percent(figure, axes[0], 1)
+
+
+def _in_words(member: Member) -> str:
+    left = f"{100 * member.robust_accuracy:.1f} % robust accuracy after it"
+    return f"{member.name} broke {member.broken} of {member.given}; {left}"
 
 
 def over_steps(entries: Sequence[Entry]) -> Any:
@@ -66,7 +102,7 @@ def over_k(entries: Sequence[Entry]) -> Any:
     figure, axis = _axes()
     for entry in entries:
         style = {"color": colour(entry.position), "label": _name(entry, entries)}
-        if entry.k is not None and entry.over_k:
+        if entry.k is not None and entry.smallest_k:
             k, accuracy = accuracy_over_k(entry.record, entry.k)
             _curve(axis, k.numpy(), accuracy.numpy(), entry, style)
         elif entry.k is not None:
@@ -85,21 +121,49 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     entries = [entry for entry in entries if any(row.fooled for row in entry.record.rows)]
-    taken = [[row.steps + 1 for row in entry.record.rows if row.fooled] for entry in entries]
-    most = max(9, *map(max, taken))
+    taken = {entry.position: [row.steps + 1 for row in entry.record.rows if row.fooled] for entry in entries}
+    most = max(9, *map(max, taken.values()))
     edges = np.unique(np.round(np.logspace(0, np.log10(most + 1), BINS + 1)).astype(int))
-    figure, axis = _axes()
-    for entry, values in zip(entries, taken, strict=True):
-        counts, alone = np.histogram(values, edges)[0], len(entries) == 1
-        style = {"color": colour(entry.position), "ls": dash(entry.position), "lw": 0 if alone else 2}
-        axis.stairs(counts, edges, fill=alone, label=_name(entry, entries), **style)
+    figure, axis = _histograms(entries, lambda entry: taken[entry.position], edges)
     axis.set(xscale="log", xlim=(1, edges[-1]), xlabel="evaluations until success", ylabel=f"{nouns(entries)[0]}s")
-    axis.set_ylim(bottom=0)
     _whole_numbers(axis)
     axis.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    if len(entries) > 1:
-        _legend(axis)
     return figure
+
+
+def smallest_k(entries: Sequence[Entry]) -> Any:
+    """How many images each k suffices for; bins are whole numbers."""
+    most = max(entry.k or 1 for entry in entries)
+    edges = np.arange(0.5, most + 1, -(-most // 40))
+    figure, axis = _histograms(entries, lambda entry: entry.least_k, edges)
+    axis.set(xlim=(edges[0], edges[-1]), xlabel="smallest k that was found", ylabel=f"{nouns(entries)[0]}s")
+    axis.locator_params(integer=True)
+    return figure
+
+
+def magnitudes(entries: Sequence[Entry]) -> Any:
+    """How far the changed values were moved."""
+    edges = np.linspace(0, max(entry.eps for entry in entries), SIZES + 1)
+    figure, axis = _histograms(entries, lambda entry: entry.sizes.numpy().clip(0, edges[-1]), edges, share=True)
+    axis.set(xlim=(0, edges[-1]), xlabel="size of the change of a value", ylabel="changed values, %")
+    return figure
+
+
+def _histograms(
+    entries: Sequence[Entry], values: Callable[[Entry], Any], edges: Any, share: bool = False
+) -> tuple[Any, Any]:
+    """One run as bars, several as outlines; in percent of each if `share`."""
+    figure, axis = _axes()
+    alone = len(entries) == 1
+    for entry in entries:
+        counts = np.histogram(values(entry), edges)[0]
+        counts = 100 * counts / max(counts.sum(), 1) if share else counts
+        style = {"color": colour(entry.position), "ls": dash(entry.position), "lw": 0 if alone else 2}
+        axis.stairs(counts, edges, fill=alone, label=_name(entry, entries), **style)
+    axis.set_ylim(bottom=0)
+    if not alone:
+        _legend(axis)
+    return figure, axis
 
 
 def _axes() -> tuple[Any, Any]:
@@ -117,12 +181,16 @@ def _over(entries: Sequence[Entry], curve: Curve, label: str, shift: int) -> Any
         clean = 100 * entry.record.clean_accuracy
         axis.axhline(clean, color=colour(entry.position) if len(entries) > 1 else MUTED, ls=":", lw=1)
         if len(entries) == 1:
-            above = clean < 93  # else there is no room
-            where = {"ha": "right", "va": "bottom" if above else "top", "transform": axis.get_yaxis_transform()}
-            axis.text(0.99, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
+            _say_clean(axis, clean)
     axis.set(xscale="log", xlabel=label, xlim=(1, 1.15 * most))
     _whole_numbers(axis)
     return _percent(figure, axis, len(entries))
+
+
+def _say_clean(axis: Any, clean: float) -> None:
+    above = clean < 93  # else there is no room
+    where = {"ha": "right", "va": "bottom" if above else "top", "transform": axis.get_yaxis_transform()}
+    axis.text(0.98, clean + (1.5 if above else -1.5), f"clean {clean:.1f}%", color=MUTED, **where)
 
 
 def _curve(axis: Any, xs: Any, accuracy: Any, entry: Entry, style: dict[str, Any]) -> None:
@@ -130,7 +198,7 @@ def _curve(axis: Any, xs: Any, accuracy: Any, entry: Entry, style: dict[str, Any
     n = entry.record.images
     low, high = 100 * np.array([wilson(round(value * n), n) for value in accuracy.tolist()]).T
     axis.fill_between(xs, low, high, step="post", color=style["color"], alpha=0.14, lw=0)
-    axis.step(xs, 100 * accuracy, where="post", ls=dash(entry.position), **style)
+    axis.step(xs, 100 * accuracy, where="post", **{"ls": dash(entry.position), **style})
     axis.plot(xs[-1:], 100 * accuracy[-1:], "o", ms=5, color=style["color"], clip_on=False, zorder=4)
 
 

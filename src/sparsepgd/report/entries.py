@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis import sanity
-from sparsepgd.analysis.summary import length, singular
+from sparsepgd.analysis.summary import UNITS, describe_budget, length
 from sparsepgd.errors import SourceError
+from sparsepgd.report.members import Member, members_of
 from sparsepgd.runs.chunks import decoded
 from sparsepgd.runs.folders import RECORD, load, load_adversarial
 from sparsepgd.runs.records import Record, Row
+from sparsepgd.search import registry
 from sparsepgd.sources.data import class_name
-from sparsepgd.threat import LEVELS, Groups, Pattern
+from sparsepgd.threat import LEVELS
 
-UNITS = {kind.__name__: kind.unit for kind in Pattern.__subclasses__()}
+ROUND_OFF = 1e-5
 NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what is attacked, and what of it is counted
 
 
@@ -55,6 +57,23 @@ class Entry:
         return self._settings.get("kind") == "Smallest"
 
     @property
+    def smallest_k(self) -> bool:
+        """Whether the groups of a row are the smallest k that was found, not just what was allowed."""
+        known = registry.find(self.attack_name)
+        minimum_norm = known is not None and known.kind.minimum_norm
+        return self.over_k or (minimum_norm and self._settings.get("early_stop") is False)
+
+    @property
+    def least_k(self) -> list[int]:
+        """The smallest k that was found for each image that was broken."""
+        return [row.groups for row in self.record.rows if row.fooled] if self.smallest_k else []
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """() if the attack is no cascade."""
+        return members_of(self.record)
+
+    @property
     def _budget(self) -> dict[str, Any]:
         """As it is written; {} if the attack has none."""
         budget = self._settings.get("budget")
@@ -63,6 +82,16 @@ class Entry:
     @property
     def k(self) -> int | None:
         return self._budget.get("k")
+
+    @property
+    def eps(self) -> float:
+        return float(self._budget.get("eps", 1))
+
+    @property
+    def unit(self) -> str:
+        """What k counts: pixels, rows, patches."""
+        kind = self._budget["pattern"]["kind"] if self._budget else "Pixels"
+        return UNITS.get(kind, kind.lower())
 
     @property
     def threat(self) -> str:
@@ -107,15 +136,31 @@ class Entry:
     @cached_property
     def changed(self) -> Tensor:
         """(B, H, W) bool; of what is no image, (B, features or places of a signal)."""
-        differ = self.x != self.x_adv
+        differ = self._differ
         if self.pictures:
             return differ.any(1)
         return differ if differ.dim() == 2 else differ.any(1).flatten(1)
 
     @cached_property
+    def _differ(self) -> Tensor:
+        return self.x != self.x_adv
+
+    @cached_property
     def searched(self) -> Tensor:
         """(B,) bool: wrong from the start is not attacked."""
         return torch.tensor([row.clean_correct for row in self.record.rows], dtype=torch.bool)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """|x_adv - x| of all changed values of the attacked images."""
+        return (self.x_adv - self.x)[self.searched][self._differ[self.searched]].abs()
+
+    @cached_property
+    def extreme(self) -> float:
+        """The share of the changed values that lie at an end of what is allowed: 0, 1 or eps away. NaN of none."""
+        low, high = (self.x - self.eps).clamp(min=0), (self.x + self.eps).clamp(max=1)
+        at_end = (self.x_adv < low + ROUND_OFF) | (self.x_adv > high - ROUND_OFF)
+        return float(at_end[self.searched][self._differ[self.searched]].double().mean())
 
     def class_name(self, number: int) -> str:
         return class_name(self.record.about.class_names, number)
@@ -184,27 +229,6 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     if len({entry.data_digest for entry in entries}) > 1:
         found.append(("", sanity.Notice("other-images", "the runs are on different images: compare them with care")))
     return found
-
-
-def describe_budget(written: object) -> str:
-    """``k = 2 patches 3x5, eps = 8/255`` from what a record holds of a Budget."""
-    if not isinstance(written, dict):
-        return "its own budget"
-    pattern = dict(written["pattern"])
-    kind = str(pattern.pop("kind"))
-    unit = UNITS.get(kind, kind.lower())
-    words = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
-    if kind == "Shape":
-        words += f" ({pattern['name']})"
-    elif kind == "Groups":
-        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): the sets may be thousands
-    elif pattern:
-        words += " " + "x".join(str(value) for value in pattern.values())
-    if written["eps"] < 1:
-        levels = written["eps"] * LEVELS
-        near = abs(levels - round(levels)) < 1e-6
-        words += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
-    return words + (", only where allowed" if written.get("allowed") else "")
 
 
 def short_digest(value: object) -> str:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparsepgd import atomic
-from sparsepgd.analysis.summary import counted, length, wilson
+from sparsepgd.analysis.summary import counted, describe_budget, length, wilson
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.report.entries import describe_budget, short_digest
+from sparsepgd.report.entries import short_digest
 from sparsepgd.runs.folders import load, load_adversarial
 from sparsepgd.runs.records import BudgetPart, Record, Strict, like, read
 

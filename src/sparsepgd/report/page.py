@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
 from sparsepgd.report import charts, classes
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest, unbroken
+from sparsepgd.report.pictures import MOST as ROWS
 from sparsepgd.report.pictures import gallery
 from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, svg
 from sparsepgd.runs.folders import dump, sha256
@@ -68,6 +70,8 @@ def render(entries: Sequence[Entry]) -> str:
         point=point,
         notices=notices(entries),
         drawings=list(draw_all(entries)),
+        colours=charts.attack_colours(entries),
+        rows_shown=ROWS,
         together=list(_together(entries)),
         settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
         versions=list(_table([entry.record.environment for entry in entries])),
@@ -147,7 +151,7 @@ def draw_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
     with figure_style():
         yield from _of_all(entries)
         for entry in entries:
-            yield from _of_one(entry, len(entries) > 1)
+            yield from _of_one(entry, entries)
 
 
 def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
@@ -174,19 +178,35 @@ def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
         yield Drawing("over-steps", "curves", "Against steps", band, None, charts.over_steps(timed))
         yield Drawing("over-queries", "curves", "Against queries", band, None, charts.over_queries(timed))
     # k pixels and k patches have no axis in common, and one k is no curve
-    first = next((entry for entry in entries if entry.over_k), entries[0])
+    first = next((entry for entry in entries if entry.smallest_k), entries[0])
     ladder = [entry for entry in entries if entry.k is not None and entry.threat == first.threat]
-    if ladder and (first.over_k or len({entry.k for entry in ladder}) > 1):
+    if ladder and (first.smallest_k or len({entry.k for entry in ladder}) > 1):
         words = f"Shaded or barred: 95 % interval. k = 0 is the accuracy on clean {thing}s."
         yield Drawing("over-k", "curves", "Against k", words, None, charts.over_k(ladder))
     if timed and any(row.fooled for entry in timed for row in entry.record.rows):
         words = f"Evaluations that the successes took; median: {_each(timed, _median)}."
         yield Drawing("steps-needed", "curves", "Steps needed", words, None, charts.steps_needed(timed))
+    if least := [entry for entry in ladder if entry.least_k]:
+        words = (
+            f"Of the {thing}s that were broken; median: {_each(least, _median_k)}. An upper bound on the true minimum."
+        )
+        yield Drawing("smallest-k", "curves", "Smallest k", words, None, charts.smallest_k(least))
+    if moved := [entry for entry in entries if len(entry.sizes)]:
+        words = f"All changed values of the attacked {thing}s. {_each(moved, _moved, '; ')}."
+        yield Drawing("magnitudes", "curves", "How far values are changed", words, None, charts.magnitudes(moved))
 
 
-def _of_one(entry: Entry, several: bool) -> Iterator[Drawing]:
+def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
+    several = len(entries) > 1
     end = f"-{entry.letter}" if several else ""
     thing, point = nouns([entry])
+    if entry.members and all(member.stretch for member in entry.members):
+        words = (
+            f"Each attack gets the {thing}s that withstood those before it, and has an axis of its own. In the corner: "
+            f"robust accuracy after it. Shaded: 95 % interval."
+        )
+        figure = charts.over_cascade(entry, charts.attack_colours(entries))
+        yield Drawing(f"cascade{end}", "cascade", "Against passes, attack by attack", words, entry, figure)
     words = f"Accuracy on clean {thing}s and what the attack leaves of it; in brackets, the number of {thing}s."
     yield Drawing(f"per-class{end}", "classes", "Accuracy by class", words, entry, classes.per_class(entry))
     words = f"Share of the attacked {thing}s in which a {point} was changed, whether or not that fooled the model."
@@ -200,10 +220,10 @@ def _of_one(entry: Entry, several: bool) -> Iterator[Drawing]:
     yield Drawing(f"confusion{end}", "confusion", "Confusion before and after", words, entry, figure)
 
 
-def _each(entries: Sequence[Entry], words: Callable[[Entry], str]) -> str:
+def _each(entries: Sequence[Entry], words: Callable[[Entry], str], between: str = ", ") -> str:
     if len(entries) == 1:
         return words(entries[0])
-    return ", ".join(f"{entry.letter} {words(entry)}" for entry in entries)
+    return between.join(f"{entry.letter} {words(entry)}" for entry in entries)
 
 
 def _robust(entry: Entry) -> str:
@@ -213,3 +233,16 @@ def _robust(entry: Entry) -> str:
 def _median(entry: Entry) -> str:
     steps = entry.record.summary().median_steps
     return "none" if math.isnan(steps) else f"{steps + 1:.0f}"
+
+
+def _median_k(entry: Entry) -> str:
+    return f"{median_low(entry.least_k)}"
+
+
+def _moved(entry: Entry) -> str:
+    """``97.3 % as far as allowed (to 0 or 1), 0.61 on average, 20 pixels in the median image``."""
+    groups = [row.groups for row, changed in zip(entry.record.rows, entry.changed, strict=True) if changed.any()]
+    ends, (thing, _) = "to 0 or 1" if entry.eps >= 1 else "to 0, 1 or eps", nouns([entry])
+    size = f"{float(entry.sizes.mean()):.2g} on average"
+    groups_changed = counted(median_low(groups), entry.unit)
+    return f"{entry.extreme:.1%} as far as allowed ({ends}), {size}, {groups_changed} in the median {thing}"

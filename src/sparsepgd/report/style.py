@@ -96,6 +96,11 @@ def plain(words: str, most: int = 40) -> str:
     return shown.replace("$", r"\$")
 
 
+def hint(words: str) -> str:
+    """As the gid of an artist: what a page shows when the pointer rests on it."""
+    return f"hint:{words}"
+
+
 def png(figure: Any) -> bytes:
     with figure_style():
         file = BytesIO()
@@ -108,7 +113,7 @@ def svg(figure: Any) -> bytes:
     with figure_style():
         file = BytesIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA)
-    return file.getvalue()
+    return _with_hints(file.getvalue().decode()).encode()
 
 
 def inline_svg(figure: Any, name: str) -> str:
@@ -118,7 +123,7 @@ def inline_svg(figure: Any, name: str) -> str:
     with figure_style(), rc_context({"svg.fonttype": "none", "figure.facecolor": "none"}):
         file = StringIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
-    text = file.getvalue()
+    text = _with_hints(file.getvalue())
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
@@ -128,3 +133,7 @@ def inline_svg(figure: Any, name: str) -> str:
     for hexadecimal, variable in VARIABLES.items():
         text = text.replace(f": {hexadecimal}", f": var(--{variable})")
     return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+
+
+def _with_hints(text: str) -> str:
+    return re.sub(r'<g id="hint:([^"]*)">', r"<g><title>\1</title>", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median_low
 from typing import Annotated, Any, Literal, TypeVar
@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import Summary, wilson
+from sparsepgd.analysis.summary import Summary, describe_budget, wilson
 from sparsepgd.errors import SourceError
+from sparsepgd.problem import notebook
 from sparsepgd.validation import problem
 
 VERSION = 1  # of the format; the Literal below says the same
@@ -194,6 +195,24 @@ class Record(Head):
             backwards=sum(row.backwards for row in self.rows),
             seconds=self.seconds,
         )
+
+    def shown_in_notebook(self, pictures: Iterable[str] = ()) -> str:
+        """A table with the warnings; `pictures`: what is shown below it, as HTML."""
+        told, row = self.configuration, self.summary()
+        cells = {
+            "model": told["model"]["name"],
+            "attack": told["attack"]["name"],
+            "budget": describe_budget(told["attack"].get("budget")),
+            "images": f"{row.images:,}",
+            "clean accuracy": f"{row.clean_accuracy:.1%}",
+            "robust accuracy": f"{row.robust_accuracy:.1%}",
+            "95 % interval": f"{100 * row.interval[0]:.1f}-{row.interval[1]:.1%}",
+        }
+        notes = [f"warning: {notice.message}" for notice in self.warnings]
+        return notebook.render(cells, notebook.fooled_by(one.broken_by for one in self.rows) + notes, pictures)
+
+    def _repr_html_(self) -> str:
+        return self.shown_in_notebook()
 
 
 def _close(a: float, b: float) -> bool:

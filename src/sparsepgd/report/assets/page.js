@@ -6,7 +6,10 @@
   const LARGEST = 16;
   const several = data.runs.length > 1;
   const shotsOf = data.images.map(() => []);
-  for (const shot of data.shots) shotsOf[shot.image].push(shot);
+  data.shots.forEach((shot, number) => {
+    shot.number = number;
+    shotsOf[shot.image].push(shot);
+  });
 
   // ---- small helpers: text is only ever written as text
   const make = (tag, className, text) => {
@@ -32,6 +35,7 @@
   const said = (shot, number) => data.runs[shot.run].names[number];
   const sure = (share) => (share === null ? "" : `${(100 * share).toFixed(1)} %`);
   const outcomes = { fooled: "fooled", withstood: "withstood", wrong: "wrong from the start" };
+  const outcome = (shot) => (shot.attack === null ? outcomes[shot.outcome] : `fooled by ${shot.attack}`);
 
   const svgNode = (name, attributes) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -79,8 +83,9 @@
     node.setAttribute(
       "aria-label",
       `Image ${data.images[shot.image].index}, ${trueName(shot)}${several ? `, run ${run.letter}` : ""}: ` +
-        `${outcomes[shot.outcome]}, ${said(shot, shot.after)}. Enlarge`,
+        `${outcome(shot)}, ${said(shot, shot.after)}. Enlarge`,
     );
+    node.id = `shot-${shot.number}`;
     if (several) {
       const line = make("span", "run");
       line.append(make("span", `badge c${run.colour}`, run.letter), make("span", "", run.label));
@@ -90,6 +95,7 @@
       cell(shot, "clean", said(shot, shot.before), sure(shot.sure_before), shot.before !== label),
       cell(shot, "adversarial", said(shot, shot.after), sure(shot.sure_after), shot.after !== label),
       cell(shot, "difference", plural(shot.pixels, "pixel"), shot.outcome === "wrong" ? "not attacked" : plural(shot.steps, "step")),
+      make("span", "sub by", outcome(shot)),
     );
     node.addEventListener("click", () => open(shot));
     return node;
@@ -97,8 +103,10 @@
   const card = (shots) => {
     const node = make("article", "card");
     const title = make("h3");
-    const outcome = several ? "" : ` · ${outcomes[shots[0].outcome]}`;
-    title.append(make("span", "", trueName(shots[0])), make("small", "", `#${data.images[shots[0].image].index}${outcome}`));
+    const row = make("a", "", `#${data.images[shots[0].image].index}`);
+    row.href = `#row-${shots[0].number}`;
+    row.setAttribute("aria-label", `Row of image ${data.images[shots[0].image].index} in the table`);
+    title.append(make("span", "", trueName(shots[0])), row);
     node.append(title, ...shots.map(button));
     return node;
   };
@@ -128,6 +136,18 @@
     for (const name of unique(data.shots.map(trueName)).sort()) option(byId("by-class"), name, name);
     for (const name of unique(data.shots.map((shot) => shot.attack)).sort()) option(byId("by-attack"), name, name);
     data.runs.forEach((run, place) => option(byId("by-run"), place, `${run.letter}  ${run.label}`));
+  };
+
+  // what a link leads to must be there before the browser goes to it: an open table, a card that is drawn
+  const prepare = (hash) => {
+    const [, kind, number] = /^#(row|shot)-(\d+)$/.exec(hash) || [];
+    if (kind === "row") byId("table").open = true;
+    if (kind !== "shot" || !data.shots[number]) return;
+    if (!found.some((shots) => shots.includes(data.shots[number]))) {
+      byId("filters").reset();
+      filter();
+    }
+    while (!byId(`shot-${number}`)) more();
   };
 
   // ---- one image, enlarged
@@ -186,11 +206,12 @@
     const facts = [
       fact("clean image is read as", said(shot, shot.before), shot.sure_before, shot.before !== label),
       fact("adversarial image is read as", said(shot, shot.after), shot.sure_after, shot.after !== label),
-      fact("outcome", shot.attack === null ? outcomes[shot.outcome] : `${outcomes[shot.outcome]} by ${shot.attack}`),
+      fact("outcome", outcome(shot)),
       fact("changed", plural(shot.pixels, "pixel")),
       fact("search", `${plural(shot.steps, "step")}, ${shot.queries.toLocaleString("en")} ${shot.queries === 1 ? "query" : "queries"}`),
     ];
     byId("zoom-facts").replaceChildren(...facts);
+    byId("zoom-row").href = `#row-${shot.number}`;
     const all = order();
     byId("previous").disabled = all.indexOf(shot) <= 0;
     byId("next").disabled = all.indexOf(shot) >= all.length - 1;
@@ -233,6 +254,12 @@
     document.body.classList.toggle("boxed", byId("boxes").checked);
   });
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (!link) return;
+    if (dialog.open) dialog.close();
+    prepare(link.hash);
+  });
   byId("more").addEventListener("click", more);
   byId("slider").addEventListener("input", slide);
   byId("as-difference").addEventListener("change", paint);
@@ -263,4 +290,5 @@
   choices();
   document.body.classList.toggle("boxed", byId("boxes").checked);
   filter();
+  prepare(location.hash);
 })();

@@ -1,0 +1,85 @@
+"""The members of a cascade, from its record: what each was given, what it broke, and the passes that it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparsepgd.errors import SparsePGDError
+from sparsepgd.runs.identity import budget_of
+from sparsepgd.runs.records import Record, Row
+from sparsepgd.search.ensemble import SparseAutoAttack, Version
+
+SLACK = 1.02  # successes in low precision are confirmed, which takes a few passes more
+
+
+@dataclass(frozen=True)
+class Member:
+    """Passes are forward and backward passes; without `stretch` they are not known, and the last two mean nothing."""
+
+    name: str
+    given: int  # images
+    broken: int
+    robust_accuracy: float  # after it
+    stretch: tuple[int, int] | None  # passes of an image that withstands, before this member and after it
+    own_passes: tuple[int, ...]  # of this member until success, one for each image that it broke, sorted
+    total_passes: int  # of this member, over all images
+
+
+def members_of(record: Record) -> tuple[Member, ...]:
+    """() if the attack is no cascade. A record does not name the members of a cascade put together by hand: then they
+    are those that broke an image, in their order."""
+    settings = record.configuration["attack"]
+    if settings.get("kind") != "SparseAutoAttack":
+        return ()
+    rows = [row for row in record.rows if row.clean_correct]
+    broken, left, members = Counter(row.broken_by for row in rows), len(rows), []
+    stretches = _stretches(settings, rows) or dict.fromkeys(_in_order(rows))
+    for name, stretch in stretches.items():
+        start, stop = stretch or (0, 0)
+        own = tuple(sorted(max(min(_passes(row), stop) - start, 1) for row in rows if row.broken_by == name))
+        total = sum(max(min(_passes(row), stop) - start, 0) for row in rows)
+        left -= broken[name]
+        after = left / max(record.images, 1)
+        members.append(Member(name, left + broken[name], broken[name], after, stretch, own, total))
+    return tuple(members)
+
+
+def _stretches(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tuple[int, int] | None]:
+    """Of the members that the settings stand for, unless the rows contradict them: {}."""
+    if settings.get("attacks") is not None:
+        return {}
+    version: Version = settings.get("version") or ("standard" if settings["name"] == "saa+" else "paper")
+    try:
+        budget = budget_of({**settings, "budget": {**settings["budget"], "allowed": None}}, None)
+        how = {name: settings[name] for name in ("steps", "queries", "targeted") if name in settings}
+        cascade = SparseAutoAttack(budget, version=version, **how)
+    except SparsePGDError:
+        return {}
+    found: dict[str, tuple[int, int] | None] = {}
+    stop = 0
+    for name, member in zip(cascade.names, cascade.members, strict=True):
+        start, stop = stop, stop + member.evaluations * (1 + member.needs_gradient)
+        found[name] = (start, stop)
+    if not set(_in_order(rows)) <= set(found):
+        return {}
+    for row in rows:
+        first, last = found[row.broken_by] or (0, 0) if row.broken_by else (stop / SLACK, stop)
+        if not first <= _passes(row) <= SLACK * last:
+            return dict.fromkeys(found)  # the members are known, their passes are not
+    return found
+
+
+def _in_order(rows: list[Row]) -> list[str]:
+    """Those that broke an image: all passes of a member come after those of the members before it."""
+    first: dict[str, int] = {}
+    for row in rows:
+        if row.broken_by is not None:
+            first[row.broken_by] = min(_passes(row), first.get(row.broken_by, _passes(row)))
+    return sorted(first, key=lambda name: first[name])
+
+
+def _passes(row: Row) -> int:
+    return row.forwards + row.backwards
