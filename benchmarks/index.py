@@ -11,15 +11,17 @@ MARKS = ("<!-- results: written by benchmarks/index.py from the records, do not 
 
 
 def headline() -> str:
-    """The pages of the site have no records beside them: they are named, not linked."""
+    """The site has no records beside it: they are named below the table, not linked from its last column."""
     paper, ours = load("saa-prn18-fast-ls-2000"), load("anneal-prn18-fast-ls")
     left = [min(left for _, left in row["passes"]) / row["images"] for row in ours["runs"] if row["attack"] == "anneal"]
     point = (
         f"**{paper['accuracy']['sparse-rs']:.1%} of the images survive the paper's ensemble, "
         f"{sum(left) / len(left):.1%} survive SparseAnneal**, with fewer passes. "
     )
-    table = re.sub(r"\[record\]\(benchmarks/results/([^)]+)\)", r"`\1`", readme.headline())
-    return point + table.replace("](docs/", "](") + "Records are in `benchmarks/results` of the repository.\n"
+    table = readme.headline().replace("](docs/", "](")
+    names = sorted(set(re.findall(r"\(benchmarks/results/(.+?)\)", table)))
+    table = re.sub(r" \| (record|---|\[record\]\(.*\)) \|$", " |", table, flags=re.M)
+    return f"{point}{table}\nRecords, in `benchmarks/results`: {', '.join(f'`{name}`' for name in names)}.\n"
 
 
 if __name__ == "__main__":
