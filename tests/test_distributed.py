@@ -123,7 +123,7 @@ def test_one_worker_killed_costs_nothing_that_was_finished(rank: int, alone: Pat
 
 
 def test_workers_without_a_folder_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="2 workers need a common folder; use --out with one that all of them can access"):
+    with pytest.raises(UnsupportedError, match="2 workers need a common folder; use --out"):
         runs.run(None, ATTACK, *problem(), workers=Workers(1, 2, 0))
 
 
