@@ -90,7 +90,7 @@ def test_a_stopped_run_goes_on_and_ends_like_an_undisturbed_one(
     if how == signal.SIGINT:
         assert running.returncode == 1
         assert "robust" not in stdout, "model and data are shown, but no result"
-        assert stderr == "interrupted; what is finished is in runs/a: run the same command again to go on\n"
+        assert stderr == "interrupted; finished images are in runs/a; run the same command again to resume\n"
     again = spgd(*RUN, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     times = {"created", "seconds", "chunks"}
@@ -103,7 +103,7 @@ def test_several_models_and_attacks_get_sub_folders_and_are_read_the_second_time
     first, second = (spgd(*words, "--quiet", cwd=tmp_path) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert second.stdout.startswith(first.stdout)
-    assert second.stdout.removeprefix(first.stdout).startswith("this run was finished before and only read")
+    assert second.stdout.removeprefix(first.stdout).startswith("this run was already finished and was only read")
     assert "saa, 3 steps, 8 queries" in first.stdout
     assert "sparse-rs, 8 queries" in first.stdout
     assert max(map(len, first.stdout.splitlines())) <= 80
@@ -129,9 +129,9 @@ def test_a_folder_of_pictures_and_a_model_of_ones_own_and_what_is_odd_about_it(t
     assert done.returncode == 0, done.stderr
     assert "12 images of folder:data" in done.stdout
     said = " ".join(done.stdout.split())
-    assert "warning: mine:net: the model came in training mode (Dropout)" in said
+    assert "warning: mine:net: the model is in training mode (Dropout)" in said
     assert "warning: mine:net: the model's outputs look like probabilities" in said
-    assert "warning: mine:net: clean accuracy 33.3% is not better than guessing among 3 classes" in said
+    assert "warning: mine:net: clean accuracy 33.3% is no better than guessing among 3 classes" in said
     assert sorted(file.name for file in tmp_path.iterdir() if file.name != "__pycache__") == ["data", "mine.py"]
 
 
@@ -153,7 +153,7 @@ def test_attack_on_a_large_photo_says_what_was_done_to_it(tmp_path: Path) -> Non
     levels = (x[0] * 255).to(torch.uint8).permute(1, 2, 0).numpy()
     Image.fromarray(levels).resize((90, 60)).save(tmp_path / "photo.jpg")
     done = spgd("attack", "photo.jpg", "--k", "60", cwd=tmp_path)
-    assert "90x60, cut and resized to 32x32" in done.stdout
+    assert "90x60, cropped and resized to 32x32" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -177,7 +177,7 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "--attack", "fgsm"), "error: attack 'fgsm'"),
         (("evaluate", "--data", "folder:nowhere"), "error: no images in 'nowhere'"),
         (("evaluate", "--chunk", "0", "--out", "runs/a"), "error: chunk=0; use at least 1 image"),
-        (("evaluate", "--no-save", "--out", "a"), "error: --no-save with --out a; leave one of them out"),
+        (("evaluate", "--no-save", "--out", "a"), "error: --no-save with --out a; omit one of them"),
         (("evaluate", "-n", "501"), "error: n=501, but bundled holds 500 images"),
         (("evaluate", "--device", "tpu9"), "error: device 'tpu9' cannot be used"),
         (("evaluate", "--device", "meta"), "error: device 'meta' cannot be used: it holds no values; try cpu"),
@@ -327,7 +327,7 @@ def test_records_go_to_a_folder_named_after_the_command_and_can_be_verified(tmp_
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"records in runs/{folder.name}" in first.stdout
     again = spgd(*words, cwd=tmp_path)
-    assert "this run was finished before and only read" in again.stdout
+    assert "this run was already finished and was only read" in again.stdout
     assert again.stdout.splitlines()[:6] == first.stdout.splitlines()[:6]
     fooled = sum(row.fooled for row in load(folder).rows)
     checked = spgd("verify", str(folder), "--model", "zoo:small-plain", cwd=tmp_path)

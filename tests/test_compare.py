@@ -28,7 +28,7 @@ def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
     assert record["hardware"] == hardware(torch.device("cpu"))
     lines = record["lines"]
     assert {line["attack"] for line in lines} == {"anneal", "spgd-unprojected", "spgd-projected", "sparse-rs", "loap"}
-    assert "not for patches" in " ".join(done.output.split())
+    assert "do not support patches" in " ".join(done.output.split())
     assert "pgd0" in done.output
 
 
@@ -84,9 +84,9 @@ def test_a_named_attack_that_cannot_is_an_error_and_so_are_unknown_words() -> No
     done = CliRunner().invoke(app, ["compare", "--attack", "cw-l0", "--pattern", "row", "--k", "1"])
     assert isinstance(done.exception, UnsupportedError)
     for words, message in (
-        (("--preset", "paper", "--equal-cost", "20"), "--preset paper with --equal-cost 20; either sets the length"),
+        (("--preset", "paper", "--equal-cost", "20"), "--preset paper with --equal-cost 20; both set the length"),
         (("--attack", "spgd,spgd"), "attack 'spgd' is named twice"),
-        (("--attack", ""), "attack '' has an empty name"),
+        (("--attack", ""), "attack '' contains an empty name"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             CliRunner().invoke(app, ["compare", *words], catch_exceptions=False)

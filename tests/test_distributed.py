@@ -123,7 +123,7 @@ def test_one_worker_killed_costs_nothing_that_was_finished(rank: int, alone: Pat
 
 
 def test_workers_without_a_folder_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="2 workers without a folder; use --out with one that all of them see"):
+    with pytest.raises(UnsupportedError, match="2 workers need a common folder; use --out"):
         runs.run(None, ATTACK, *problem(), workers=Workers(1, 2, 0))
 
 
@@ -173,7 +173,7 @@ def test_a_worker_with_other_weights_is_refused(tmp_path: Path, monkeypatch: pyt
     model, data = problem()
     first = runs.run(tmp_path, ATTACK, model, data)
     monkeypatch.setattr(Workers, "share", lambda self, make: first)
-    with pytest.raises(UnsupportedError, match=r"worker 1 has another run than the first: model.sha256 was"):
+    with pytest.raises(UnsupportedError, match=r"worker 1 has different settings than the first: model.sha256 was"):
         runs.run(tmp_path, ATTACK, SmallConvNet(seed=1).eval(), data, workers=Workers(1, 2, 0))
 
 
@@ -183,7 +183,9 @@ def test_chunks_that_went_to_a_folder_of_another_machine_are_missed(
     real = Folder.add
     monkeypatch.setattr(folders, "LAG", 0.0)
     monkeypatch.setattr(Folder, "add", lambda self, made, x: made if made.part.start == 2 else real(self, made, x))
-    with pytest.raises(SparsePGDError, match=r"images 2 to 3 were attacked but are not in .*that all workers see"):
+    with pytest.raises(
+        SparsePGDError, match=r"images 2 to 3 were attacked but are not in .*that all workers can access"
+    ):
         runs.run(tmp_path, ATTACK, *problem(), chunk=2)
     assert Folder(tmp_path).images_done() == 4
     monkeypatch.undo()

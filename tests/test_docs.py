@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import sparsepgd as sp
+from sparsepgd import options
 from sparsepgd.cli import app
 from sparsepgd.reproduce.jobs import SCALES
 from sparsepgd.reproduce.recipes import RECIPES
+from sparsepgd.search import registry
 from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +66,48 @@ def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None
 
 def test_the_ablation_of_training_is_what_its_record_says() -> None:
     assert is_current("training_ablation.py", "page"), "run python benchmarks/training_ablation.py page"
+
+
+def test_the_table_of_the_first_page_is_that_of_the_records() -> None:
+    assert is_current("index.py"), "run python benchmarks/index.py"
+
+
+def test_the_first_page_shows_the_example_of_the_readme() -> None:
+    (example,) = blocks("index.md", "python")
+    assert example in (ROOT / "README.md").read_text()
+
+
+def test_every_attack_has_a_section_with_a_picture() -> None:
+    sections = re.split(r"^##+ ", (DOCS / "attacks.md").read_text(), flags=re.M)
+    for name, entry in registry.ENTRIES.items():
+        (section,) = (one for one in sections if f"`{name}`" in one.partition("\n")[0])
+        assert entry.kind.__name__ in section
+        assert "![" in section, name
+    for block in blocks("attacks.md", "text"):
+        assert len(block.splitlines()) <= 15
+
+
+def test_every_picture_of_the_pages_is_there_and_small() -> None:
+    for page in ("attacks.md", "patterns.md"):
+        named = {DOCS / file for file in re.findall(r"\((images/[^)]+)\)", (DOCS / page).read_text())}
+        assert named == set((DOCS / "images" / page.removesuffix(".md")).glob("*.png"))
+        assert all(file.stat().st_size < 100_000 for file in named)
+
+
+def test_the_gallery_of_patterns_says_how_each_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DOCS / "images")
+    names = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["NAMES"]
+    rows = re.findall(r"^\| !.* \| `([^`]+)` \| (.+) \|$", (DOCS / "patterns.md").read_text(), re.M)
+    patterns = set()
+    for code, words in rows:
+        budget = eval(code, names)
+        budget.resolve((3, 32, 32))
+        patterns.add(type(budget.pattern))
+        typed = dict(re.findall(r"--(\w+) (\S+)", words.strip("`")))
+        if typed and not typed.get("pattern", "").startswith("groups"):
+            kind, eps = options.pattern(typed.get("pattern", "pixel")), options.eps(typed.get("eps", "1"))
+            assert (budget.k, budget.pattern, budget.eps) == (int(typed["k"]), kind, eps)
+    assert patterns == {sp.Pixels, sp.Features, sp.Rows, sp.Columns, sp.Patches, sp.Frame, sp.Shape, sp.Groups}
 
 
 def test_the_scales_of_the_page_are_those_of_the_code() -> None:

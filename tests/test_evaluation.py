@@ -159,7 +159,7 @@ def test_models_that_are_functions_and_outputs_that_hold_logits(tmp_path: Path) 
     sp.evaluate(model, X, Y, out=tmp_path / "named", names=NAMES, **named)
     assert sp.evaluate(model, X, Y, out=tmp_path / "named", names=NAMES, **named).only_read
     sp.evaluate(model, X, Y, out=tmp_path / "run", **named)
-    with pytest.raises(FolderError, match="just a function"):
+    with pytest.raises(FolderError, match="plain function"):
         sp.evaluate(model, X, Y, out=tmp_path / "run", **named)
 
 
@@ -186,7 +186,7 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
     ("words", "message"),
     [
         ({"attack": "magic"}, "attack 'magic'; use one of "),
-        ({"attack": 3}, "3 is no attack; expected one, e.g. SparsePGD"),
+        ({"attack": 3}, "3 is not an attack; expected one, e.g. SparsePGD"),
         ({"budget": 20}, r"budget=20; expected a Budget, e.g. Budget\(k=20\)"),
         ({"attack": SPGD, "steps": 5}, "steps=5 beside an attack, which has its own length; set it there"),
         ({"attack": SPGD, "queries": 5}, "queries=5 beside an attack"),

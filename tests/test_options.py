@@ -22,6 +22,7 @@ from sparsepgd.errors import PatternError, SourceError, UnsupportedError
         ("column", sp.Columns()),
         ("patch:3", sp.Patches(3)),
         ("patch:3x5", sp.Patches(3, 5)),
+        ("frame:2", sp.Frame(2)),
         ("heart:9", sp.Shape.heart(9)),
         ("star:9", sp.Shape.star(9)),
         ("circle:18", sp.Shape.circle(18)),
@@ -118,7 +119,7 @@ def test_several_attacks_are_named_with_commas() -> None:
     assert [attack.name for attack in both] == ["spgd-projected", "sparse-rs"]
     assert options.length(both[0]) == "7 steps"
     for empty in ("spgd,", ",", ""):
-        with pytest.raises(UnsupportedError, match=f"attack '{empty}' has an empty name"):
+        with pytest.raises(UnsupportedError, match=f"attack '{empty}' contains an empty name"):
             options.named(empty)
     with pytest.raises(UnsupportedError, match=r"'spgd' and 'spgd-unprojected' in .* are the same attack"):
         options.named("spgd,rs,spgd-unprojected")

@@ -28,9 +28,10 @@ def write(path: Path, data: bytes) -> None:
                 os.close(handle)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "free some space" if full else "see to the folder and its permissions"
+        remedy = "free some space" if full else "check the folder and its permissions"
         raise SparsePGDError(
-            f"{path} cannot be written: {error.strerror}; {remedy} and run the same again: what is finished is kept"
+            f"{path} cannot be written: {error.strerror}; {remedy} and run the same command again; finished work is "
+            "kept"
         ) from error
     finally:
         with suppress(OSError):

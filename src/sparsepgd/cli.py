@@ -74,7 +74,7 @@ def main() -> None:
             raise
         if error.filename is not None:
             name, reason = os.fsdecode(error.filename), error.strerror
-            err.print(f"error: {name!r} cannot be used: {reason}; see to the path and its permissions", soft_wrap=True)
+            err.print(f"error: {name!r} cannot be used: {reason}; check the path and its permissions", soft_wrap=True)
         else:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at the end
             err.print(f"error: cannot print: {error.strerror}")

@@ -79,8 +79,8 @@ class Workers:
             yield
         except RuntimeError as error:
             raise SparsePGDError(
-                f"worker {self.rank} of {self.world} waits for another that failed; see what that one says, "
-                "and run the same again to go on: what is finished is kept"
+                f"worker {self.rank} of {self.world} waits for another worker that failed; see its error, "
+                "and run the same command again to resume; finished work is kept"
             ) from error
 
 
@@ -119,6 +119,6 @@ def _unused(store: Store, workers: Workers) -> Store:
             if store.check([f"call/{rank}"]):
                 store.set(f"answer/{store.get(f'call/{rank}').decode()}", word)
         if time.monotonic() > late:
-            raise RuntimeError(f"after {START} not all workers have come")
+            raise RuntimeError(f"not all workers started within {START}")
         time.sleep(0.02)
     return PrefixStore(word, store)

@@ -53,7 +53,7 @@ class ShapeError(InputError):
 
 
 class RangeError(InputError):
-    """Images must lie in [0, 1] (and on the 8-bit grid with quantize=True)."""
+    """Images must be in [0, 1] (and on the 8-bit grid with quantize=True)."""
 
 
 class NonFiniteError(InputError):
@@ -73,7 +73,7 @@ class PatternError(BudgetError):
 
 
 class KernelError(BudgetError):
-    """A kernel must hold zeros and ones, and at least one of the latter."""
+    """A kernel must consist of zeros and ones, with at least one 1."""
 
 
 class AllowedError(BudgetError):
@@ -89,7 +89,7 @@ class LogitsShapeError(ModelError):
 
 
 class NonFiniteLogitsError(ModelError):
-    """The model gives NaN or infinity on clean images."""
+    """The model returns NaN or infinity for clean images."""
 
 
 class DeviceError(ModelError):
@@ -101,7 +101,7 @@ class NoGradientError(ModelError):
 
 
 class UnsupportedError(SparsePGDError, ValueError):
-    """An attack cannot do what was asked, or an option is unknown."""
+    """An attack does not support what was requested, or an option is unknown."""
 
 
 class FolderError(UnsupportedError):
@@ -109,11 +109,11 @@ class FolderError(UnsupportedError):
 
 
 class UnusableDeviceError(UnsupportedError):
-    """The device is not there, or torch cannot use it."""
+    """The device does not exist, or torch cannot use it."""
 
 
 class MissingPackageError(UnsupportedError, ImportError):
-    """A package that only an extra brings, or that the file of a model imports, is not installed."""
+    """A package of an extra, or one that a model file imports, is not installed."""
 
 
 class SourceError(SparsePGDError, ValueError):
@@ -125,7 +125,7 @@ class SparsePGDWarning(UserWarning):
 
 
 class EngineWarning(SparsePGDWarning):
-    """The model cannot be run as fast as it was asked for; the result is the same."""
+    """The model cannot be run as fast as requested; the result is the same."""
 
 
 class ProbabilitiesWarning(SparsePGDWarning):
@@ -133,8 +133,8 @@ class ProbabilitiesWarning(SparsePGDWarning):
 
 
 class TrainingWarning(SparsePGDWarning):
-    """A training run was taken back to its last good state, or its robustness is an illusion."""
+    """A training run was reset to its last good state, or shows catastrophic overfitting."""
 
 
 class VerificationWarning(SparsePGDWarning):
-    """An attack claimed what the verifier rejects; the claim was dropped."""
+    """An attack reported a success that the verifier rejects; it was dropped."""

@@ -44,5 +44,5 @@ def needs(what: str) -> Iterator[None]:
         if isinstance(error, ModuleNotFoundError) and module:
             command = f"pip install '{PACKAGES.get(module, module)}'"
         else:
-            command = "install another version of it"
-        raise MissingPackageError(f"{what} cannot be used, because an import fails: {error}; {command}") from error
+            command = "install another version"
+        raise MissingPackageError(f"{what} cannot be used because an import failed: {error}; {command}") from error

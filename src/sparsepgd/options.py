@@ -17,11 +17,11 @@ from sparsepgd.problem.engine import Engine
 from sparsepgd.search import registry
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources.listings import Choice
-from sparsepgd.threat import Budget, Columns, Features, Groups, Patches, Pattern, Pixels, Rows, Shape
+from sparsepgd.threat import Budget, Columns, Features, Frame, Groups, Patches, Pattern, Pixels, Rows, Shape
 
 PATTERNS = (
-    "pixel, feature, row, column, patch:3, patch:3x5, heart:20, star:25, circle:18, letter:H:60, image:FILE[:SIZE], "
-    "groups:FILE"
+    "pixel, feature, row, column, patch:3, patch:3x5, frame:2, heart:20, star:25, circle:18, letter:H:60, "
+    "image:FILE[:SIZE], groups:FILE"
 )
 SIMPLE: dict[str, Pattern] = {"pixel": Pixels(), "feature": Features(), "row": Rows(), "column": Columns()}
 ATTACKS = tuple(registry.ENTRIES)
@@ -39,6 +39,8 @@ def pattern(words: str) -> Pattern:
                 return SIMPLE[kind]
             case "patch", [size]:
                 return Patches(*map(int, size.split("x", 1)))
+            case "frame", [width]:
+                return Frame(int(width))
             case (("heart" | "star" | "circle"), [size]):
                 shape: Shape = getattr(Shape, kind)(int(size))
                 return shape
@@ -101,7 +103,7 @@ def preset(name: str, budget: Budget, which: str) -> Attacker:
 def at_cost(name: str, budget: Budget, passes: int) -> Attacker:
     """An attack that has about so many passes of the model for an image, forwards and backwards together."""
     if outside.is_outside(name) and not outside.takes_steps(name):
-        raise UnsupportedError(f"{name} takes no number of steps, so its cost cannot be set; leave it out")
+        raise UnsupportedError(f"{name} has no number of steps, so its cost cannot be set; omit it")
     known = None if outside.is_outside(name) else entry(name)
     if passes < 10:
         raise UnsupportedError(f"{passes} passes are too few to compare attacks; use at least 10")
@@ -123,14 +125,16 @@ def named(names: str) -> list[str]:
     """``spgd-projected,sparse-rs`` -> the names, each of another attack."""
     words = [name.strip() for name in names.split(",")]
     if not all(words):
-        raise UnsupportedError(f"attack {names!r} has an empty name; use names with commas, e.g. spgd,sparse-rs")
+        raise UnsupportedError(
+            f"attack {names!r} contains an empty name; separate names with single commas, e.g. spgd,sparse-rs"
+        )
     found = [name if outside.is_outside(name) else entry(name).name for name in words]
     for i, name in enumerate(found):
         first, again = words[found.index(name)], words[i]
         if found.index(name) < i:
             same = f"{first!r} and {again!r} in {names!r} are the same attack"
             twice = f"attack {first!r} is named twice in {names!r}"
-            raise UnsupportedError(f"{twice if first == again else same}; once is enough")
+            raise UnsupportedError(f"{twice if first == again else same}; name it once")
     return found
 
 

@@ -87,8 +87,9 @@ def bare_model(record: dict[str, Any]) -> Table:
 def timed_attacks(record: dict[str, Any]) -> Table:
     caption = (
         f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
-        f"{record['queries']} queries; us: an "
-        "image and step; x: times the bare model; slots: in use; looks: times the host waited; first: with warm-up"
+        f"{record['queries']} queries; us: per "
+        "image and step; x: relative to the bare model; slots: in use; looks: how often the host waited; first: with "
+        "warm-up"
     )
     table = _named(("attack", "s", "first", "left", "us", "x", "slots", "looks", "MB"), "attacks", caption)
     for row in record["attacks"]:

@@ -106,7 +106,7 @@ def test_the_distance_counts_pixels_and_takes_back_what_is_outside() -> None:
 def test_what_cannot_be_done_is_refused() -> None:
     model, x, y = problem(2)
     attack = FoolboxAttack(spgd())
-    with pytest.raises(UnsupportedError, match="repeating changes nothing"):
+    with pytest.raises(UnsupportedError, match="repeating the attack changes nothing"):
         attack.repeat(3)
     with pytest.raises(TypeError, match="starting_points"):
         attack(wrapped(model), x, y, epsilons=5, starting_points=x)

@@ -183,7 +183,7 @@ def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = sp.Budget(k=5)
     with pytest.raises(UnsupportedError, match="foolbox:NAME"):
         Outside(budget, "cleverhans:FGSM")
-    with pytest.raises(UnsupportedError, match=r"takes a budget of Pixels or Features, not Rows\(\); .*SparsePGD"):
+    with pytest.raises(UnsupportedError, match=r"supports Pixels or Features, not Rows\(\); .*SparsePGD"):
         Outside(sp.Budget(k=1, pattern=sp.Rows()), noise)
     with pytest.raises(UnsupportedError, match=r"functools\.partial"):
         Outside(budget, noise, {"eps": 1})
@@ -202,7 +202,7 @@ def test_mistakes_with_a_package_that_is_there() -> None:
         Outside(budget, "foolbox:PointwiseAttack", steps=3)
     with pytest.raises(UnsupportedError, match="LinfPGD failed with NotImplementedError"):
         Outside(budget, "foolbox:LinfPGD", steps=3)(model, x, y)
-    with pytest.raises(UnsupportedError, match="no way to the goal Targeted"):
+    with pytest.raises(UnsupportedError, match="does not support the goal Targeted"):
         Outside(budget, "foolbox:L0FMNAttack")(model, x, y, goal=sp.Targeted((y + 1) % 5))
 
 

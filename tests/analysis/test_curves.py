@@ -329,5 +329,5 @@ def test_what_has_no_k_is_refused() -> None:
         def __call__(self, *args: Any, **options: Any) -> sp.Result:
             raise AssertionError
 
-    with pytest.raises(UnsupportedError, match="other has no budget whose k could change"):
+    with pytest.raises(UnsupportedError, match="other has no budget"):
         smallest_k(Other(), model, x, y, 4)

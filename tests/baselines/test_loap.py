@@ -154,5 +154,5 @@ def test_the_defaults_are_the_authors_for_evaluation() -> None:
 def test_unusable_choices_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="moves='all'; use one of 'full', 'random', 'none'"):
         LOAP(sp.Budget(k=1, pattern=sp.Patches(5)), moves="all")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match=r"LOAP takes a budget of Patches or .* not Pixels.*SparsePGD"):
+    with pytest.raises(UnsupportedError, match=r"LOAP supports Patches or .* not Pixels.*SparsePGD"):
         LOAP(sp.Budget(k=1))

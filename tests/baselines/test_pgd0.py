@@ -103,5 +103,5 @@ def test_unusable_hyper_parameters_are_refused(name: str, value: float) -> None:
 
 
 def test_overlapping_groups_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"PGD0 takes a budget of Pixels or .* not Patches.*SparsePGD"):
+    with pytest.raises(UnsupportedError, match=r"PGD0 supports Pixels or .* not Patches.*SparsePGD"):
         PGD0(sp.Budget(k=2, pattern=sp.Patches(3)))

@@ -51,5 +51,5 @@ def test_a_budget_that_does_not_fit_is_refused_before_anything_is_timed(capfd: p
 
 
 def test_others_are_compared_on_pixels_only(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="others are compared on pixels, not on Rows"):
+    with pytest.raises(UnsupportedError, match="other implementations are compared on pixels, not on Rows"):
         measure(model="zoo:small-plain", n=4, k=1, pattern="row", steps=2, device="cpu", official=tmp_path)

@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(command: str,
 
 
 def test_the_plot_of_a_bench_does_not_take_the_place_of_its_record(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"is the place of the plot; name the record, FILE\.json"):
+    with pytest.raises(UnsupportedError, match=r"is where the plot goes; name the record FILE\.json"):
         spgd("bench", "--out", tmp_path / "a.png")
 
 

@@ -63,7 +63,7 @@ def test_table_records_and_pictures(place: Path) -> None:
             device="cpu",
         )
     words = shown.get()
-    assert "not for: saif-published patch:4@2" in " ".join(words.split())
+    assert "not supported: saif-published patch:4@2" in " ".join(words.split())
     record = json.loads((place / "out" / "detect.json").read_text())
     assert record["command"].startswith("spgd")
     assert record["hardware"] == hardware(torch.device("cpu"))
@@ -96,7 +96,7 @@ def test_wrong_words_are_named(place: Path) -> None:
         detect(place / "data", model=model, budget=["pixel"])
     with pytest.raises(UnsupportedError, match="attack 'nothing'"):
         detect(place / "data", model=model, attack="spgd,nothing")
-    with pytest.raises(UnsupportedError, match="saa goes on where"):
+    with pytest.raises(UnsupportedError, match="an ensemble needs successes"):
         detect(place / "data", model=model, attack="saa", budget=["pixel@5"])
-    with pytest.raises(UnsupportedError, match="SAIF takes a budget of Pixels or Features, not Patches"):
+    with pytest.raises(UnsupportedError, match="SAIF supports Pixels or Features, not Patches"):
         detect(place / "data", model=model, attack="saif", budget=["patch:4@5"])

@@ -22,7 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("place")
     done = spgd(*EVALUATE, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "page in runs/both/report.html" in done.stdout
+    assert "report in runs/both/report.html" in done.stdout
     return place
 
 
@@ -42,7 +42,7 @@ def test_report_writes_page_and_figures_where_it_is_told(place: Path, tmp_path: 
     one = place / "runs" / "both" / "small-plain"
     done = spgd("report", str(one), "--out", "new/page.html", "--figures", "new/figures", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("page in new/page.html, 0.")
+    assert done.stdout.startswith("report in new/page.html, 0.")
     assert "small-plain under spgd" in (tmp_path / "new" / "page.html").read_text()
     kinds = [file.suffix for file in (tmp_path / "new" / "figures").iterdir()]
     assert kinds.count(".svg") == kinds.count(".png") >= 6
@@ -63,7 +63,7 @@ def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.Capt
     runs.run(tmp_path / "half", attack, *problem, chunk=4, stop=lambda: next(asked) == 1)
     report([tmp_path])
     said = "".join(capsys.readouterr().out.splitlines())
-    assert f"warning: {tmp_path / 'half'} is not finished and left out; run it again to go on" in said
+    assert f"warning: {tmp_path / 'half'} is not finished and was skipped; run its command again to resume it" in said
     assert "whole is not finished" not in said
 
 

@@ -147,7 +147,7 @@ def test_an_interrupt_says_whether_anything_was_saved(
 
     monkeypatch.setattr(command, "run_training", interrupted)
     done = spgd("train", "--recipe", "r.toml", "--out", "o")
-    words = "what is finished is in o: run the same command again to go on" if saved else "nothing was saved yet, "
+    words = "finished epochs are in o; run the same command again to resume" if saved else "nothing was saved yet; "
     assert (done.returncode, done.stderr.startswith(f"interrupted; {words}")) == (1, True)
 
 
@@ -164,7 +164,7 @@ def test_a_class_that_only_the_images_to_test_on_have_is_known_to_the_network(pl
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0], "npz:few.npz holds 1 image; some are to train on, some to test on"),
+        ([0], "npz:few.npz holds 1 image; it needs more, some for training and some for testing"),
         ([0] * 8, "npz:few.npz has labels 0 to 0; expected 0, 1, 2, ..., at least two classes"),
         ([-1, 1] * 4, "npz:few.npz has labels -1 to 1; expected 0, 1, 2, ..., at least two classes"),
     ],
@@ -257,13 +257,13 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
     ("words", "message"),
     [
         (("--method", "magic"), "error: method 'magic'; use one of plain"),
-        (("--data", "npz:q.npz"), "error: no --model for the data 'npz:q.npz'; use preact_resnet18"),
+        (("--data", "npz:q.npz"), "error: no --model given for the data 'npz:q.npz'; use preact_resnet18"),
         (("--data", "npz:q.npz", "--model", "torchvision:nothing"), "error: torchvision has no model 'nothing'"),
         (("--data", "npz:q.npz", "--model", "trained:none"), "error: no trained model in 'none'"),
         (("--recipe", "none.toml"), "error: 'none.toml' cannot be read"),
-        (("--recipe", "q.npz"), "error: q.npz is no recipe: 'utf-8' codec can't decode"),
-        (("--set", "speed=9"), "error: --set has no use for 'speed'"),
-        (("--epochs", "3", "--set", "epochs=2"), "error: --epochs 3 and --set epochs=...; leave one of them out"),
+        (("--recipe", "q.npz"), "error: q.npz is not a valid recipe: 'utf-8' codec can't decode"),
+        (("--set", "speed=9"), "error: --set has an unknown setting 'speed'"),
+        (("--epochs", "3", "--set", "epochs=2"), "error: --epochs 3 and --set epochs=...; omit one of them"),
         (("--set", "size=0"), "error: size=0; use at least 1"),
         (("--set", "lr=fast"), "error: lr='fast'; expected a number"),
         (("--set", "early_stop=maybe"), "error: early_stop='maybe'; expected true or false"),

@@ -47,13 +47,13 @@ def test_the_list_has_the_lowest_robust_accuracy_with_its_attack_and_the_place(w
     assert "spgd-projected," in said, "the lowest of small-plain"
     assert rows["small-strades"][-1] == "package"
     assert "-" in next(line for line in said.splitlines() if line.startswith("untested")).split()
-    assert "not here" not in said
+    assert "not installed" not in said
     shown = "".join(line[56:73] for line in said.splitlines())  # the attacks only
     assert "saa, k=20" in shown
 
 
 def test_the_list_names_full_size_models_that_are_not_here(weights: Path) -> None:
-    assert f"not here: {NAME}, of weights/ in the repository" in spgd("zoo")
+    assert f"not installed: {NAME}; they are in weights/ of the repository" in spgd("zoo")
 
 
 def test_a_name_shows_the_whole_card(weights: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_name_shows_the_whole_card(weights: Path) -> None:
 
 def test_a_model_whose_weights_are_not_here_is_refused_by_every_command(weights: Path) -> None:
     for words in (("zoo", NAME), ("evaluate", "--model", NAME), ("evaluate", "--model", f"zoo:{NAME}")):
-        with pytest.raises(SourceError, match=f"the weights of '{NAME}' are not here; looked in the package, "):
+        with pytest.raises(SourceError, match=f"the weights of '{NAME}' were not found; looked in the package, "):
             spgd(*words)
 
 

@@ -83,5 +83,5 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read as a checkpoint"):
         read_checkpoint(tmp_path / "text.pt")
     torch.save({"weight": torch.ones(2)}, tmp_path / "plain.pt")
-    with pytest.raises(SourceError, match="holds no model of ultralytics"):
+    with pytest.raises(SourceError, match="does not contain a model of ultralytics"):
         read_checkpoint(tmp_path / "plain.pt")

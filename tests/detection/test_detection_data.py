@@ -65,7 +65,7 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="line 2: 'seven 0 0 1 1'"):
         read_folder(folder, 64)
     (folder / "boxes" / "b.txt").write_text("7 0.75 0.5 0.5\n")
-    with pytest.raises(SourceError, match="line 1: 3 shares of class 7"):
+    with pytest.raises(SourceError, match="line 1: 3 coordinates for class 7"):
         read_folder(folder, 64)
     (folder / "images" / "a.png").write_text("no picture")
     with pytest.raises(SourceError, match="cannot be read as a picture"):

@@ -37,7 +37,7 @@ def test_a_factory_gives_a_detector_or_a_pair(file: Path) -> None:
 def test_what_is_no_detector_is_named(file: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"use FILE\.pt or yolo:FILE of ultralytics, torchvision:NAME"):
         load_detector("zoo:small-plain")
-    with pytest.raises(SourceError, match="mine:nothing gave int; expected a detector"):
+    with pytest.raises(SourceError, match="mine:nothing returned an object of type int; expected a detector"):
         load_detector(f"{file}:nothing")
     with pytest.raises(SourceError, match="has no function 'other'"):
         load_detector(f"{file}:other")

@@ -36,5 +36,5 @@ def test_boxes_lie_where_the_image_lies() -> None:
 
 
 def test_what_is_no_image_is_refused() -> None:
-    with pytest.raises(ShapeError, match=r"expected \(C, H, W\)"):
+    with pytest.raises(ShapeError, match=r"expected floats \(C, H, W\)"):
         letterbox(torch.rand(1, 3, 8, 8), 64)

@@ -98,7 +98,7 @@ def test_mask_rcnn_says_that_it_needs_masks() -> None:
 
 
 def test_a_model_of_another_kind_is_refused_with_the_way_out() -> None:
-    with pytest.raises(UnsupportedError, match=r"Conv2d is no detector of torchvision.*OutputLoss"):
+    with pytest.raises(UnsupportedError, match=r"Conv2d is not a torchvision detector.*OutputLoss"):
         OBJECTIVE.losses(nn.Conv2d(3, 3, 1), images(1), targets(1))
 
 
@@ -138,7 +138,7 @@ def test_semantic_segmentation_refuses_what_are_no_scores_of_pixels() -> None:
     label = [torch.zeros(12, 12, dtype=torch.int64)]
     with pytest.raises(ModelError, match=r"a dict with keys \['masks'\]"):
         SemanticSegmentation().losses(lambda x: {"masks": x}, images(1), label)
-    with pytest.raises(ShapeError, match="one for each class and pixel"):
+    with pytest.raises(ShapeError, match="one per class and pixel"):
         SemanticSegmentation().losses(lambda x: x[:, :, ::2], images(1), label)
 
 

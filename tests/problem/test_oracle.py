@@ -98,10 +98,10 @@ def test_of_a_model_built_under_inference_mode_all_is_given_back_after_an_error_
 def test_images_of_another_type_than_the_model_are_refused_with_the_way_out() -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
     with pytest.raises(
-        sp.errors.DTypeError, match=r"images of torch.float64, but the model has torch.float32.*x\.float"
+        sp.errors.DTypeError, match=r"images are torch.float64, but the model is torch.float32.*x\.float"
     ):
         sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet(), x.double(), y)
-    with pytest.raises(sp.errors.DTypeError, match=r"but the model has torch.float64.*; use x\.double\(\)"):
+    with pytest.raises(sp.errors.DTypeError, match=r"but the model is torch.float64.*; use x\.double\(\)"):
         sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x, y)
     assert sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x.double(), y).x_adv.dtype == torch.float64
 

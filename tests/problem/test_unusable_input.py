@@ -29,10 +29,10 @@ ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=4)
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (X * 255, RangeError, r"images lie in \[0, 255\]; expected \[0, 1\]: divide by 255"),
+        (X * 255, RangeError, r"images are in \[0, 255\]; expected \[0, 1\]: divide by 255"),
         (X - 0.5, RangeError, "undo the normalisation"),
         (X + 1e-4, RangeError, "expected"),
-        (torch.where(X > 0.99, torch.nan, X), NonFiniteError, "holds NaN or infinity"),
+        (torch.where(X > 0.99, torch.nan, X), NonFiniteError, "contains NaN or infinity"),
         (X[0], ShapeError, r"shape \(3, 12, 12\); expected \(B, C, H, W\)"),
         (
             (X * 255).to(torch.uint8),
@@ -68,7 +68,7 @@ def test_unusable_labels_are_refused(y: Any, error: type[Exception], message: st
     [
         (7, LabelError, "the model has classes 0 to 4"),
         (torch.tensor([1, 2]), ShapeError, r"shape \(2,\) for 3 images"),
-        (Y, LabelError, "is its own label"),
+        (Y, LabelError, "is its true label"),
         (1.7, DTypeError, "target of type torch.float32; expected integers"),
         (torch.tensor([1.0, 2.0, 3.0]), DTypeError, "target of type torch.float32; expected integers"),
         (True, DTypeError, "target of type torch.bool; expected integers"),
@@ -111,7 +111,7 @@ def test_an_unusable_index_is_refused(attack: Any, index: Any, error: type[Excep
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (None, {}, "the model is NoneType; expected a torch.nn.Module, or a function"),
+        (None, {}, "the model is NoneType; expected a torch.nn.Module or a function"),
         ("small-plain", {}, "the model is str; expected"),
         (SmallConvNet, {}, "the model is the class SmallConvNet; expected"),
         (MODEL, {"logits": "out"}, "logits='out'; expected a function"),

@@ -106,7 +106,7 @@ def test_a_run_whose_images_were_changed_is_not_entered(tmp_path: Path) -> None:
     data = bytearray(pictures.read_bytes())
     data[-1] ^= 1
     pictures.write_bytes(data)
-    with pytest.raises(SourceError, match=r"adversarial\.safetensors is not the file that run\.json speaks of"):
+    with pytest.raises(SourceError, match=r"adversarial\.safetensors does not match run\.json"):
         board.add(tmp_path / "board", place)
     assert not (tmp_path / "board").exists()
 

@@ -37,9 +37,9 @@ def test_a_recipe_plans_on_what_ships_and_shares_no_case_with_itself(name: str, 
 
 @pytest.mark.parametrize(("name", "role"), [("cifar100", "Vanilla"), ("gtsrb", "PGD0-A")])
 def test_what_does_not_ship_says_what_to_give(name: str, role: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=rf"take the place of .*{role}.*--model ROLE=SOURCE --data"):
+    with pytest.raises(UnsupportedError, match=rf"no substitute for .*{role}.*--model ROLE=SOURCE --data"):
         recipe(name).prepare(tiny_job(tmp_path))
-    with pytest.raises(UnsupportedError, match="no detector ships; give one"):
+    with pytest.raises(UnsupportedError, match="the package has no detector; give one"):
         recipe("detection").prepare(tiny_job(tmp_path))
 
 
@@ -61,7 +61,7 @@ TRAINED = ["training-gradient", "training-multi-eps", "training-tolerance", "tra
 def test_recipes_that_train_on_digits_refuse_words_that_they_would_not_read(
     name: str, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedError, match=f"nothing would read --{next(iter(given))};"):
+    with pytest.raises(UnsupportedError, match=f"there is no use for --{next(iter(given))};"):
         recipe(name).prepare(tiny_job(tmp_path, **given))
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.analysis.summary import wilson
+from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.runs import chunks, runs
@@ -90,7 +90,7 @@ def test_successes_that_were_hidden_are_found(honest: Path, tmp_path: Path) -> N
     assert found.false == {"fooled": tuple(hidden)}
     assert not found.sound
     assert list(found.messages()) == [
-        f"fooled is not as recorded, {len(hidden)} in all: rows {', '.join(map(str, hidden))}"
+        f"fooled differs from the record in {counted(len(hidden), 'rows')}: {', '.join(map(str, hidden))}"
     ]
 
 
@@ -188,7 +188,7 @@ def test_verify_names_the_rows_and_fails(tmp_path: Path) -> None:
     place = forged(tmp_path / "run", tmp_path / "forged", lambda record: record["rows"][hidden].update(fooled=False))
     done = CliRunner().invoke(app, ["verify", str(place), "--model", "zoo:small-plain"])
     assert done.exit_code == 1
-    assert f"fooled is not as recorded, 1 in all: rows {hidden}" in done.output
+    assert f"fooled differs from the record in 1 row: {hidden}" in done.output
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_verify_names_the_rows_and_fails(tmp_path: Path) -> None:
         (in_rows(clean_correct=False), "row 0 contradicts itself|row 1 contradicts itself"),
         (
             lambda record: record["configuration"]["attack"]["budget"].update(pattern={"kind": "Patches", "wide": 3}),
-            "a pattern that cannot be built again",
+            "the pattern of the record cannot be restored",
         ),
     ],
 )
@@ -239,11 +239,11 @@ def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
     record = start(tmp_path)
     tight = sp.Budget(k=5)
     assert audit(tmp_path, model, data, budget=tight).held < sum(row.fooled for row in record.rows)
-    with pytest.raises(UnsupportedError, match=r"model.sha256 was \w+\.\.\., is"):
+    with pytest.raises(UnsupportedError, match=r"model.sha256 is \w+\.\.\., the record has"):
         audit(tmp_path, SmallConvNet(seed=1), data)
-    with pytest.raises(UnsupportedError, match=r"data.sha256 was \w+\.\.\., is"):
+    with pytest.raises(UnsupportedError, match=r"data.sha256 is \w+\.\.\., the record has"):
         audit(tmp_path, model, (data[0].flip(0), data[1]))
     pictures = tmp_path / "adversarial.safetensors"
     pictures.write_bytes(pictures.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(SourceError, match=r"is not the file that run.json speaks of"):
+    with pytest.raises(SourceError, match=r"does not match run.json"):
         audit(tmp_path, model, data)

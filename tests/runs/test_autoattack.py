@@ -180,7 +180,7 @@ def test_lines_go_to_the_screen_and_to_the_log(tmp_path: Path, capsys: pytest.Ca
     after = [float(value) for value in re.findall(r"robust accuracy after [A-Z-]+: ([\d.]+)% \(total time", shown)]
     expected = adversary.ensemble.history(adversary.result)
     assert after == [round(100 * expected[name], 2) for name in THREE]
-    assert "warning: sparse-rs needs no gradient and broke" in shown
+    assert "warning: sparse-rs needs no gradient, but broke" in shown
     assert "max pixels changed: 12 of 12" in shown
     adversary.verbose = False
     adversary.run_standard_evaluation(x[:0], y[:0])
@@ -193,7 +193,7 @@ def test_every_black_box_that_beats_the_gradient_is_pointed_out(kind: Any, capsy
     attacks = [sp.SparsePGD(sp.Budget(k=12), steps=1), kind.at_cost(sp.Budget(k=12), 400)]
     adversary = AutoAttack(model, k=12, version="custom", attacks_to_run=attacks, **SHORT | {"verbose": True})
     adversary.run_standard_evaluation(x, y)
-    assert f"warning: {attacks[1].name} needs no gradient and broke" in capsys.readouterr().out
+    assert f"warning: {attacks[1].name} needs no gradient, but broke" in capsys.readouterr().out
 
 
 def test_a_seed_of_none_is_taken_from_the_time(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_custom_ensemble_member_keeps_its_masks_image_by_image() -> None:
 
 def test_a_loader_without_batches_is_refused() -> None:
     model, _, _ = problem(1)
-    with pytest.raises(SourceError, match="the DataLoader gives no batches"):
+    with pytest.raises(SourceError, match="the DataLoader is empty"):
         AutoAttack(model, **SHORT).run_standard_evaluation([])
 
 

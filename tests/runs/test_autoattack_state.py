@@ -19,7 +19,7 @@ from support.models import SmallConvNet
 
 def test_a_function_has_no_state_to_go_on_from(tmp_path: Path) -> None:
     model, x, y = problem(3)
-    with pytest.raises(UnsupportedError, match="state_path with a model that is just a function"):
+    with pytest.raises(UnsupportedError, match="state_path was given, but the model is a plain function"):
         AutoAttack(lambda x: model(x), k=12, **SHORT).run_standard_evaluation(x, y, state_path=tmp_path / "state.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -128,6 +128,6 @@ def test_a_file_is_refused_and_kept(tmp_path: Path) -> None:
     model, x, y = problem(2)
     path = tmp_path / "state.json"
     path.write_text("{}")
-    with pytest.raises(FolderError, match="is a file; the state of an evaluation is a folder"):
+    with pytest.raises(FolderError, match="is a file, but the state of an evaluation is a folder"):
         AutoAttack(model, k=12, **SHORT).run_standard_evaluation(x, y, state_path=path)
     assert path.read_text() == "{}"

@@ -124,7 +124,7 @@ def test_leftovers_of_a_kill_are_cleaned_and_other_files_are_not(tmp_path: Path)
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with Folder(folder).locked(), pytest.raises(UnsupportedError, match="another process works in"):
+    with Folder(folder).locked(), pytest.raises(UnsupportedError, match="another process is using"):
         start(folder)
     assert start(folder).finished
 
@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up_at_the_end_costs_nothing_that_was_computed(tmp_pat
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     last = done.stderr.splitlines()[-1]
-    assert "r/adversarial.safetensors cannot be written: File too large; free some space and run the same again" in last
+    assert "r/adversarial.safetensors cannot be written: File too large; free some space and run" in last
     monkeypatch.setattr(runs, "attack_chunk", None)  # all that is left to do is to merge
     assert start(tmp_path / "r").finished
 
@@ -158,7 +158,7 @@ def test_a_finished_run_is_not_read_without_its_images(damage: str, tmp_path: Pa
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.unlink() if damage == "gone" else file.write_bytes(data)
-    with pytest.raises(SourceError, match="bring the file back, or delete the folder and run again"):
+    with pytest.raises(SourceError, match="restore the file, or delete the folder and run again"):
         start(tmp_path)
 
 
@@ -169,7 +169,7 @@ def test_a_finished_run_is_not_read_without_its_images(damage: str, tmp_path: Pa
         ("fewer", r"x_adv has the shape \(11, 3, 12, 12\) for 12 images"),
         ("float64", "x_adv is torch.float64 .*, x is torch.float32"),
         ("labels", "y has the shape .*labels are 12 integers"),
-        ("no file", "is no safetensors file"),
+        ("no file", "is not a safetensors file"),
     ],
 )
 def test_damaged_images_are_named_even_if_their_checksum_is_right(
@@ -196,16 +196,16 @@ def test_damaged_images_are_named_even_if_their_checksum_is_right(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 7}, "record of version 7, this sparsepgd reads 1"),
+        ({"version": 7}, "record of version 7, but this sparsepgd reads version 1"),
         ({"images": 3}, "12 rows do not give the accuracy of 3 images"),
         ({"robust_accuracy": 0.99}, "12 rows do not give the accuracy"),
-        ({"extra": 1}, "is no record: 'extra' is not known"),
+        ({"extra": 1}, "is not a valid record: 'extra' is not known"),
         ({"clean_accuracy": 0.5}, "12 rows do not give the clean accuracy 0.5"),
         ({"clean_interval": [0.9, 1.0]}, "12 of 12 do not give the clean_interval"),
         ({"robust_interval": [0.9, 1.0]}, "of 12 do not give the robust_interval"),
         ({"finished": False}, "says finished: false"),
-        ({"seconds": -1}, "run.json is no record: seconds=-1; use at least 0; delete it"),
-        ({"configuration.model": None}, "run.json is no record: configuration.model=None; expected a table"),
+        ({"seconds": -1}, "run.json is not a valid record: seconds=-1; use at least 0; delete it"),
+        ({"configuration.model": None}, "run.json is not a valid record: configuration.model=None; expected a table"),
         ({"configuration.attack.budget.k": "six"}, "configuration.attack.budget.k='six'; expected an integer"),
         (
             {"configuration.attack.budget.pattern": {"kind": "Shape"}},
@@ -231,7 +231,7 @@ def test_records_are_checked_when_they_are_read(change: dict, message: str, undi
     with pytest.raises(SourceError, match=message):
         load(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(SourceError, match="is no record: Invalid JSON"):
+    with pytest.raises(SourceError, match="is not a valid record: Invalid JSON"):
         load(tmp_path)
 
 

@@ -107,7 +107,7 @@ def test_a_run_that_never_got_anywhere_blocks_no_other(tmp_path: Path) -> None:
 def test_a_model_whose_code_was_edited_is_not_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
     start(tmp_path, stop_after=done)
     _, data = problem()
-    with pytest.raises(UnsupportedError, match="the model answers differently than the one that began the run"):
+    with pytest.raises(UnsupportedError, match="the model differs from the one that started the run"):
         runs.run(tmp_path, ATTACK, Edited().eval(), data, chunk=4)
 
 
@@ -118,7 +118,7 @@ def test_each_worker_must_have_the_model_that_began_the_run(tmp_path: Path) -> N
 
     start(tmp_path, stop_after=1)
     _, data = problem()
-    with pytest.raises(UnsupportedError, match="worker 1 has another run than the first: the model answers diff"):
+    with pytest.raises(UnsupportedError, match="worker 1 has different settings than the first: the model differs"):
         runs.run(tmp_path, ATTACK, Edited().eval(), data, workers=Second(rank=1, world=2))
 
 
@@ -164,7 +164,9 @@ def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done
     model, data = problem()
     attack, asked = sp.SparseRS(sp.Budget(k=6), queries=20), iter(range(9))
     runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4, stop=lambda: next(asked) == done)
-    with pytest.raises(UnsupportedError, match=r"just a function, which cannot be told.*config=\{\"model\": ...\}"):
+    with pytest.raises(
+        UnsupportedError, match=r"plain function, which cannot be recognised.*config=\{\"model\": ...\}"
+    ):
         runs.run(tmp_path, attack, lambda x: -model(x), data, chunk=4)
 
 

@@ -66,7 +66,7 @@ def test_without_a_folder_nothing_is_written_and_the_numbers_are_the_same(undist
 def test_a_run_goes_on_where_it_stopped(done: int, undisturbed: Path, tmp_path: Path, monkeypatch) -> None:
     part = start(tmp_path / "r", stop_after=done)
     assert (part.finished, part.images) == (False, 4 * done)
-    with pytest.raises(SourceError, match=f"not finished, {4 * done} images are done; run it again"):
+    with pytest.raises(SourceError, match=f"not finished, {4 * done} images are done; run its command again"):
         load(tmp_path / "r")
     attacked = []
     real = runs.attack_chunk
@@ -94,7 +94,7 @@ def test_a_finished_run_of_another_precision_says_what_it_was_made_with(tmp_path
     first = runs.run(tmp_path, ATTACK, model, data)
     again = runs.run(tmp_path, ATTACK, model, data, engine=Engine("bf16"))
     (notice,) = set(again.warnings) - set(first.warnings)
-    assert "finished before with no engine given, not with precision=bf16" in notice.message
+    assert "finished with no engine given and only read; to run it with precision=bf16" in notice.message
     assert load(tmp_path) == first
 
 
@@ -171,7 +171,7 @@ def test_any_object_with_the_call_shape_will_do(tmp_path: Path) -> None:
     record = runs.run(tmp_path, Mine(), *problem(), chunk=5)
     assert record.configuration["attack"]["kind"] == "Mine"
     assert runs.run(tmp_path, Mine(), *problem()) == record
-    with pytest.raises(UnsupportedError, match="names no budget; hand it over"):
+    with pytest.raises(UnsupportedError, match="has no budget; pass it"):
         audit(tmp_path, *problem())
     fooled = sum(row.fooled for row in record.rows)
     assert audit(tmp_path, *problem(), budget=sp.Budget(k=6)).held == fooled

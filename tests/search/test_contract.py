@@ -62,11 +62,11 @@ def test_the_budget_of_others_is_changed_where_that_can_be_done() -> None:
         def __call__(self, *args: Any, **options: Any) -> sp.Result:
             raise AssertionError
 
-    with pytest.raises(UnsupportedError, match="fixed has a budget that cannot change"):
+    with pytest.raises(UnsupportedError, match="fixed has a budget that cannot be replaced"):
         adopted(Fixed()).with_budget(lambda budget: budget)
 
 
 @pytest.mark.parametrize("what", ["spgd", sp.SparsePGD, None, lambda model, x, y: x])
 def test_what_is_no_attack_is_refused(what: Any) -> None:
-    with pytest.raises(UnsupportedError, match="is no attack; expected one"):
+    with pytest.raises(UnsupportedError, match="is not an attack; expected one"):
         adopted(what, budget=BUDGET)

@@ -327,10 +327,10 @@ def test_targeted_goals_are_refused_with_advice() -> None:
 @pytest.mark.parametrize(
     ("attacks", "options", "error", "message"),
     [
-        ((), {}, UnsupportedError, r"attacks=\(\) is empty; name at least one"),
+        ((), {}, UnsupportedError, r"attacks=\(\) is empty; give at least one"),
         ((sp.SparsePGD(sp.Budget(k=99)),), {}, BudgetError, r"has Budget\(k=99, .* the ensemble Budget\(k=12"),
         ((sp.SparsePGD(sp.Budget(k=12, pattern=sp.Rows())),), {}, BudgetError, "give both the same budget"),
-        ((sp.SparsePGD(BUDGET),), {"quantize": True}, UnsupportedError, "give it quantize=True as well"),
+        ((sp.SparsePGD(BUDGET),), {"quantize": True}, UnsupportedError, "set quantize=True for both"),
     ],
 )
 def test_members_may_not_do_more_than_the_ensemble(
@@ -372,5 +372,5 @@ def test_unusable_input_is_refused_before_anything_runs() -> None:
 
 @pytest.mark.parametrize("member", ["spgd", sp.SparsePGD, None])
 def test_a_member_that_is_no_attack_is_refused(member: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"is no attack; expected one, e.g. SparsePGD"):
+    with pytest.raises(UnsupportedError, match=r"is not an attack; expected one, e.g. SparsePGD"):
         small(attacks=(member,))

@@ -242,7 +242,7 @@ def test_progress_grows_to_its_end_while_a_batch_is_under_way() -> None:
 def test_a_goal_that_an_attack_does_not_know_is_refused() -> None:
     model, x = SmallConvNet(), images(2)
     y = labelled(model, x)
-    with pytest.raises(UnsupportedError, match=r"Blackening has no way to the goal Divergence.*use Untargeted\(...\)"):
+    with pytest.raises(UnsupportedError, match=r"does not support the goal Divergence.*use Untargeted\(...\)"):
         Blackening(sp.Budget(k=3))(model, x, y, goal=Divergence(torch.zeros(2, 5)))
 
 

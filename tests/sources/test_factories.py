@@ -48,7 +48,7 @@ def test_dataclasses_with_postponed_annotations_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def mk(width, depth=2): return 3\n", r"mine\.py:mk is called without arguments: .*'width'"),
+        ("def mk(width, depth=2): return 3\n", r"mine\.py:mk must be callable without arguments: .*'width'"),
         ("mk = 3\n", r"mine\.py:mk is a int; expected a function that returns the model"),
         ("from torch import nn\nmk = nn.Linear(2, 2)\n", r"mine\.py:mk is a Linear; expected a function"),
         ("x = 1\ndef mk(:\n", r"mine\.py, line 2: invalid syntax"),

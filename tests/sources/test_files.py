@@ -50,10 +50,10 @@ def test_exported_programs_with_a_pickle_need_trust(tmp_path: Path) -> None:
                 next(iter(config["config"].values()))["use_pickle"] = True
                 content = json.dumps(config).encode()
             new.writestr(name, content)
-    with pytest.raises(SourceError, match=r"evil.pt2' holds a pickle, .*weights_config.json.*--trust"):
+    with pytest.raises(SourceError, match=r"evil.pt2' contains a pickle, .*weights_config.json.*--trust"):
         load_model(str(tmp_path / "evil.pt2"))
     (tmp_path / "no.pt2").write_text("no archive")
-    with pytest.raises(SourceError, match="is no exported program"):
+    with pytest.raises(SourceError, match="is not an exported program"):
         load_model(str(tmp_path / "no.pt2"))
 
 
@@ -85,7 +85,7 @@ def test_an_onnx_file_is_a_black_box(tmp_path: Path, dynamic: bool) -> None:
     y = labelled(model, X)
     result = sp.SparseRS(sp.Budget(k=6), queries=60)(source.model, X, y)
     assert bool(result.fooled.any())
-    with pytest.raises(NoGradientError, match="for a black box use SparseRS"):
+    with pytest.raises(NoGradientError, match="use SparseRS, a black-box attack"):
         sp.SparsePGD(sp.Budget(k=6), steps=5)(source.model, X, y)
     path.write_text("no onnx")
     with pytest.raises(SourceError, match="cannot be read as ONNX"):

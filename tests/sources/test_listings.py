@@ -74,10 +74,10 @@ def test_npz_files_that_are_cut_short_broken_or_something_else_are_refused_in_wo
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((2, 3, 8, 8)), np.array(["cat", "dog"]), "labels of type <U3 that are no class numbers"),
-        (np.zeros((2, 3, 8, 8)), np.array([0.5, 1.0]), "labels of type float64 that are no class numbers"),
-        (np.zeros((2, 3, 8, 8)), np.array([np.nan, 1.0]), "labels of type float64 that are no class numbers"),
-        (np.zeros((2, 3, 8, 8)), np.array([np.inf, 1.0]), "labels of type float64 that are no class numbers"),
+        (np.zeros((2, 3, 8, 8)), np.array(["cat", "dog"]), "labels of type <U3; expected class numbers"),
+        (np.zeros((2, 3, 8, 8)), np.array([0.5, 1.0]), "labels of type float64; expected class numbers"),
+        (np.zeros((2, 3, 8, 8)), np.array([np.nan, 1.0]), "labels of type float64; expected class numbers"),
+        (np.zeros((2, 3, 8, 8)), np.array([np.inf, 1.0]), "labels of type float64; expected class numbers"),
         (np.array(["cat", "dog"]), np.arange(2), "images of type <U3; expected uint8, or floats"),
         (np.zeros(()), np.arange(2), r"images \(\) and labels \(2,\); expected one label"),
     ],
@@ -115,7 +115,7 @@ def test_folders_to_train_and_to_test_on_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"no images in .*one sub-folder of pictures a class"):
+    with pytest.raises(SourceError, match=r"no images in .*one sub-folder of pictures per class"):
         load_data(f"folder:{tmp_path}")
     with pytest.raises(SourceError, match="no images in 'nowhere'"):
         load_data("folder:nowhere")
@@ -139,7 +139,7 @@ def test_a_list_of_pictures_and_classes(tmp_path: Path) -> None:
     assert data.class_names == ("class 0", "ant", "class 2", "class 3", "bee")
     assert load_data(f"csv:{tmp_path / 'a.csv'}", 2, choose="balanced").y.tolist() == [1, 4]
     for content, message in (
-        ("file,label\n", "holds no lines"),
+        ("file,label\n", "is empty"),
         ("0.png,1\n1.png,cat\n", r"line 2, holds \['1.png', 'cat'\]"),
         ("0.png,-1\n1.png,1\n", r"line 1, holds \['0.png', '-1'\]"),
         ("0.png,1.0\n1.png,1\n", r"line 1, holds \['0.png', '1.0'\]"),

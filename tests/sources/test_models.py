@@ -77,7 +77,7 @@ def test_a_factory_may_say_more_and_its_normalisation_is_put_around_the_model(tm
         ("nothing", "no model 'nothing'; use zoo:NAME"),
         ("zoo:nothing", "no model 'nothing'; use one of: .*small-plain"),
         ("nowhere.py:f", "no file 'nowhere.py'"),
-        ("nowhere.pt2", "no file 'nowhere.pt2'; use one that torch.export.save has written"),
+        ("nowhere.pt2", "no file 'nowhere.pt2'; use a file written by torch.export.save"),
         ("nowhere.pth", "no file 'nowhere.pth'"),
         ("trained:nowhere", "no trained model in 'nowhere'"),
         ("resnet18", "resnet18 is a network without weights; give a file: --weights"),
@@ -103,10 +103,10 @@ def test_a_network_in_a_file_takes_weights_as_training_writes_them(tmp_path: Pat
         assert not source.model.training
         assert source.name.endswith(f"{factory}:w")
     save_file(nn.Linear(12, 3).state_dict(), tmp_path / "other.safetensors")
-    with pytest.raises(SourceError, match=r"these weights are not of .*: 1.weight is missing"):
+    with pytest.raises(SourceError, match=r"these weights do not fit .*: 1.weight is missing"):
         load_model(name, weights=tmp_path / "other.safetensors")
     torch.save({"state_dict": trained.state_dict()}, tmp_path / "w.pth")
-    with pytest.raises(SourceError, match=r"w\.pth' holds more than a state dict; load it in the function of"):
+    with pytest.raises(SourceError, match=r"w\.pth' contains more than a state dict; load it in the factory of"):
         load_model(name, weights=tmp_path / "w.pth")
 
 
@@ -118,7 +118,7 @@ def test_weights_of_another_network_in_the_folder_of_a_training_are_named(tmp_pa
 
 def test_weights_beside_a_model_that_has_its_own_are_refused(tmp_path: Path) -> None:
     for name in ("zoo:small-plain", "small-plain"):
-        with pytest.raises(SourceError, match=f"{name} has weights of its own"):
+        with pytest.raises(SourceError, match=f"{name} has its own weights"):
             load_model(name, weights=tmp_path / "w.pt")
 
 
@@ -132,14 +132,14 @@ def test_a_network_by_name_takes_weights_from_a_file(tmp_path: Path, suffix: str
     assert source.size == 32
     assert "normalised inside the network" in source.about
     assert load_model("small_preact_resnet:relu", weights=file).name == "small_preact_resnet:relu:w"
-    with pytest.raises(SourceError, match="these weights are of small_preact_resnet:relu"):
+    with pytest.raises(SourceError, match="the batch normalisation shows small_preact_resnet:relu"):
         load_model("small_preact_resnet:softplus", weights=file)
 
 
 def test_weights_of_unknown_origin_are_not_run(tmp_path: Path) -> None:
     mark, file = tmp_path / "ran", tmp_path / "w.pth"
     torch.save({"state_dict": zoo.load("small-plain").state_dict(), "more": Evil(mark)}, file)
-    with pytest.raises(SourceError, match=r"is a pickle of more than tensors: it may run code.*--trust"):
+    with pytest.raises(SourceError, match=r"is a pickle with more than tensors; reading it may run code.*--trust"):
         load_model("small_preact_resnet", weights=file)
     assert not mark.exists()
     load_model("small_preact_resnet", weights=file, trust=True)
@@ -149,11 +149,11 @@ def test_weights_of_unknown_origin_are_not_run(tmp_path: Path) -> None:
 def test_a_pickled_module_is_refused_unless_trusted(tmp_path: Path) -> None:
     model, file = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).eval(), tmp_path / "whole.pt"
     torch.save(model, file)
-    with pytest.raises(SourceError, match=r"whole.pt' is a pickle: it may run code.*--trust"):
+    with pytest.raises(SourceError, match=r"whole.pt' is a pickle; reading it may run code.*--trust"):
         load_model(str(file))
     assert torch.equal(load_model(str(file), trust=True).model(X), model(X))
     torch.save(model.state_dict(), file)
-    with pytest.raises(SourceError, match="holds a OrderedDict, no module; name its network"):
+    with pytest.raises(SourceError, match="contains a OrderedDict, not a module; for weights"):
         load_model(str(file), trust=True)
 
 
@@ -163,7 +163,7 @@ def test_unreadable_weights_are_refused(tmp_path: Path, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SourceError, match=r"cannot be read as weights|is a pickle|the checkpoint is a int"):
             load_model("resnet18", weights=tmp_path / name)
-    with pytest.raises(SourceError, match=r"no file 'nowhere.pth'; give weights"):
+    with pytest.raises(SourceError, match=r"no file 'nowhere.pth'; give a .safetensors"):
         load_model("resnet18", weights="nowhere.pth")
 
 
@@ -181,7 +181,7 @@ def test_torchvision_gives_size_normalisation_and_takes_weights_with_their_class
     bare = load_model("torchvision:squeezenet1_1", weights=file, normalise="none")
     assert torch.equal(bare.model(x), own(x))
     assert "normalised not at all" in bare.about
-    with pytest.raises(SourceError, match="so it is not of resnet18; name the architecture"):
+    with pytest.raises(SourceError, match="so it does not belong to resnet18"):
         load_model("torchvision:resnet18", weights=file)
 
 
@@ -192,7 +192,7 @@ def test_weights_that_cannot_be_fetched_are_an_error_that_says_what_to_do(monkey
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", offline)
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
     with pytest.raises(
-        SourceError, match=r"torchvision:squeezenet1_1 cannot be fetched from https.*no route.*--weights FILE"
+        SourceError, match=r"torchvision:squeezenet1_1 cannot be downloaded from https.*no route.*--weights FILE"
     ):
         load_model("torchvision:squeezenet1_1")
 
@@ -257,7 +257,7 @@ def test_words_of_a_normalisation() -> None:
         with pytest.raises(UnsupportedError, match=r"normalise .*; use none, imagenet, cifar10"):
             parse(wrong)
     for wrong in ("0.5/0", "0.5,0.5/1"):
-        with pytest.raises(UnsupportedError, match="expected one mean and one positive std for each channel"):
+        with pytest.raises(UnsupportedError, match="expected one mean and one positive std per channel"):
             parse(wrong)
 
 

@@ -55,7 +55,7 @@ def test_a_size_that_is_asked_for_goes_before_that_of_the_model(words: tuple[str
 
 
 def test_a_size_for_images_that_are_no_pictures_is_refused_unless_it_is_their_own() -> None:
-    with pytest.raises(UnsupportedError, match=r"size=64, but bundled holds arrays of \(32, 32\), not pictures"):
+    with pytest.raises(UnsupportedError, match=r"size=64, but bundled contains arrays of \(32, 32\), not picture"):
         load_pairs(["small-plain"], "bundled", 2, size=64)
     assert load_pairs(["small-plain"], "bundled", 2, size=32)
 

@@ -77,9 +77,9 @@ def test_the_model_is_as_it_was(job: bench.Bench) -> None:
 
 
 def test_a_checkout_without_the_code_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"spgd\.py is not there; give the folder of a checkout"):
+    with pytest.raises(SourceError, match=r"spgd\.py; give the folder of a checkout"):
         rivals.official(tmp_path, 20, 10, 10)
-    with pytest.raises(SourceError, match=r"rs_attacks\.py is not there"):
+    with pytest.raises(SourceError, match=r"no file .*rs_attacks\.py"):
         rivals.sparse_rs(tmp_path, 20, 10)
 
 

@@ -223,7 +223,7 @@ def test_box_is_closed_where_nothing_may_change() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"k": 0}, BudgetError, "k=0; the adversary must be allowed at least one of the pixels"),
+        ({"k": 0}, BudgetError, "k=0; use k >= 1"),
         ({"k": -3}, BudgetError, "k=-3"),
         ({"k": 1.5}, BudgetError, "k=1.5; k counts pixels and must be an integer"),
         ({"k": True}, BudgetError, "k=True"),
@@ -296,10 +296,10 @@ def test_one_allowed_mask_for_each_image_must_match_their_number() -> None:
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ([[0.0, 0.5]], "kernel holds 0.5; every cell must be 0 or 1"),
-        ([[0, 0], [0, 0]], "has no 1 in it"),
+        ([[0.0, 0.5]], "kernel contains 0.5; every entry must be 0 or 1"),
+        ([[0, 0], [0, 0]], "is all zero"),
         ([1, 0], r"shape \(2,\); expected two dimensions"),
-        ("heart", "type str is no 2-D array"),
+        ("heart", "type str; expected a 2-D array"),
     ],
 )
 def test_kernels_that_are_no_pattern_are_refused(kernel: object, message: str) -> None:

@@ -129,7 +129,7 @@ def test_a_bar_fills_the_box_because_letters_are_stretched() -> None:
 
 @pytest.mark.parametrize("draw", [drawings.heart, drawings.star, drawings.circle, letter_a])
 def test_size_below_one_is_rejected(draw: Draw) -> None:
-    with pytest.raises(KernelError, match=r"size=0; .* use an integer size >= 1"):
+    with pytest.raises(KernelError, match=r"size=0; use an integer size >= 1"):
         draw(0)
 
 
@@ -140,7 +140,7 @@ def test_not_one_visible_character_is_rejected(character: str) -> None:
 
 
 def test_character_missing_from_the_font_is_rejected() -> None:
-    with pytest.raises(KernelError, match=r"'字' is not in DejaVuSans-Bold.*from_image"):
+    with pytest.raises(KernelError, match=r"'字' is not in the font DejaVuSans-Bold.*from_image"):
         drawings.letter("字", 20)
 
 
@@ -211,7 +211,7 @@ def test_unreadable_file_names_its_path_and_the_remedy(tmp_path: Path) -> None:
 
 def test_wrong_requests_on_a_readable_file_are_rejected(tmp_path: Path) -> None:
     path = save(255 * torch.ones(4, 4), tmp_path / "white.png")
-    with pytest.raises(KernelError, match=r"white\.png holds no ink with ink='auto'"):
+    with pytest.raises(KernelError, match=r"white\.png has no ink with ink='auto'"):
         drawings.from_image(path)
     with pytest.raises(KernelError, match="size=0"):
         drawings.from_image(path, 0)
@@ -224,5 +224,5 @@ def test_wrong_requests_on_a_readable_file_are_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("draw", [drawings.heart, drawings.star, drawings.circle, partial(drawings.letter, "A")])
 @pytest.mark.parametrize("size", [2.5, "9", None])
 def test_a_size_that_is_no_integer_is_refused(draw: Callable[[Any], Tensor], size: object) -> None:
-    with pytest.raises(KernelError, match=f"size={size!r}; .* use an integer size >= 1"):
+    with pytest.raises(KernelError, match=f"size={size!r}; use an integer size >= 1"):
         draw(size)

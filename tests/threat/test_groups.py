@@ -162,7 +162,7 @@ def test_only_patterns_without_geometry_take_other_shapes() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ([], "no groups at all"),
+        ([], "no groups given"),
         ([[0], []], "group 1 is empty"),
         ([[0, 0]], "group 0 holds index 0 2 times"),
         ([[0, -1]], "group 0 holds -1; expected indices"),

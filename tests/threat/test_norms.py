@@ -176,23 +176,23 @@ def test_features_are_chosen_channel_by_channel() -> None:
     v = torch.ones(1, 3, 2, 2)
     assert surrogate_group_l0(delta, v, Features()).tolist() == [2]
     v[0, 2] = 0
-    with pytest.raises(BudgetError, match="bare"):
+    with pytest.raises(BudgetError, match="does not cover"):
         surrogate_group_l0(delta, v, Features())
 
 
 def test_a_pixel_that_no_group_reaches_is_named() -> None:
     delta = torch.zeros(2, 1, 4, 6)
     delta[1, 0, 3, 5] = 1
-    with pytest.raises(BudgetError, match=r"image 1: no group reaches pixel \[3, 5\]"):
+    with pytest.raises(BudgetError, match=r"image 1: no group covers the changed pixel \[3, 5\]"):
         group_l0(delta, HOLED)
     assert group_l0(delta[:1], HOLED).tolist() == [0]
-    with pytest.raises(BudgetError, match="index 2, which is non-zero, is in no group"):
+    with pytest.raises(BudgetError, match="the changed index 2 is in no group"):
         group_l0(torch.ones(1, 1, 1, 3), Groups([[0, 1]]))
 
 
 def test_a_mask_that_leaves_a_changed_pixel_bare_is_rejected() -> None:
     delta = torch.ones(1, 1, 1, 5)
-    with pytest.raises(BudgetError, match=r"image 0: v leaves the non-zero pixel \[0, 4\] bare"):
+    with pytest.raises(BudgetError, match=r"image 0: v does not cover the non-zero pixel \[0, 4\]"):
         surrogate_group_l0(delta, torch.tensor([[[1, 1, 0]]]), Patches(1, 3))
 
 

@@ -133,7 +133,7 @@ def test_divergence_is_the_kullback_leibler_divergence_from_the_clean_answer() -
     p, q = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.2, 0.3, 0.5]])
     loss = Divergence(p.log()).loss(q.log(), torch.tensor([0]), "ce")
     torch.testing.assert_close(loss, (p * (p / q).log()).sum(1))
-    with pytest.raises(sp.errors.ShapeError, match=r"clean answers of shape \(1, 3\); expected \(2, 3\)"):
+    with pytest.raises(sp.errors.ShapeError, match=r"clean logits of shape \(1, 3\); expected \(2, 3\)"):
         Divergence(p.log()).labels(torch.tensor([0, 1]), 3)
 
 

@@ -91,7 +91,7 @@ def test_a_stream_without_numbers_is_refused() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    with pytest.raises(SourceError, match="give a map-style Dataset"):
+    with pytest.raises(SourceError, match="use a map-style Dataset"):
         images(DataLoader(Endless()), SETTINGS, CPU)
 
 

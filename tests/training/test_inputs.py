@@ -77,9 +77,9 @@ class Tuple(torch.nn.Module):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"model": network(), "device": "cpu"}, "device='cpu' with a module, which is trained where it is"),
+        ({"model": network(), "device": "cpu"}, "device='cpu' was given with a module"),
         ({"size": 8}, "size=8; use at least 1, for data by name"),
-        ({"data": TensorDataset(*quadrants(8))}, r"data of type TensorDataset; use a pair \(x, y\)"),
+        ({"data": TensorDataset(*quadrants(8))}, r"data are of type TensorDataset; use a pair \(x, y\)"),
     ],
 )
 def test_what_does_not_go_together_is_refused(words: dict[str, Any], message: str) -> None:

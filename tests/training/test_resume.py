@@ -117,7 +117,7 @@ def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text(
         (tmp_path / "training.json").read_text().replace('"finished": true', '"finished": 7')
     )
-    with pytest.raises(SourceError, match=r"training.json is no record"):
+    with pytest.raises(SourceError, match=r"training.json is not a valid record"):
         records.load(tmp_path)
 
 
@@ -170,8 +170,8 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         sp.train(network(), quadrants(seed=3), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
     kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     torch.save({**kept, "version": 1}, tmp_path / "checkpoint.pt")
-    with pytest.raises(SourceError, match=r"checkpoint.pt is of version 1, this sparsepgd reads 2; choose another"):
+    with pytest.raises(SourceError, match=r"checkpoint.pt is of version 1, but this sparsepgd reads version 2"):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)
     (tmp_path / "checkpoint.pt").write_bytes(b"nothing")
-    with pytest.raises(SourceError, match=r"checkpoint.pt is no checkpoint"):
+    with pytest.raises(SourceError, match=r"checkpoint.pt is not a valid checkpoint"):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=1, out=tmp_path, **QUICK)

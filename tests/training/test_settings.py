@@ -53,7 +53,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
         ("sat", {"ema": 1.5}, "ema=1.5; use at most 1"),
         ("sat", {"schedule": "cosine"}, "schedule='cosine'; use one of 'paper'"),
         ("sat", {"gradient": "both"}, "gradient='both'; use one of 'random', 'alternating'"),
-        ("sat", {"mode": "F"}, "only sTRADES has an adversary by divergence"),
+        ("sat", {"mode": "F"}, "only sTRADES supports an adversary"),
         ("sat", {"multi_size": (3, 5)}, "needs a pattern of patches"),
         ("sat", {"multi_size": (3, 0)}, "multi_size=\\(3, 0\\); expected sides of at least 1"),
         ("sat", {"multi_size": (3, 2.5)}, r"multi_size\.1=2.5; expected an integer"),

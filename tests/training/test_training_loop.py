@@ -66,7 +66,7 @@ def test_after_nan_the_epoch_begins_again_with_half_the_learning_rate() -> None:
     model = Explosive({5})  # in the second epoch of three batches
     run = prepared(model, "sat", lr=0.1, schedule="constant")
     before = []
-    with pytest.warns(TrainingWarning, match=r"the loss was nan in epoch 2: back to its start, and on with 0.5"):
+    with pytest.warns(TrainingWarning, match=r"the loss was nan in epoch 2: the epoch is repeated with 0.5"):
         run.train(lambda: before.append(run.state.epoch))
     assert before == [1, 2, 3]
     assert run.state.curves["lr"] == pytest.approx([0.1, 0.05, 0.05])
@@ -92,7 +92,7 @@ def test_a_run_that_always_breaks_is_given_up_with_a_word_of_advice() -> None:
     run = prepared(Explosive(set(range(1000))), "sat")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        with pytest.raises(SparsePGDError, match=r"the loss is nan in epoch 1, also with 0.125 .* use a lower lr"):
+        with pytest.raises(SparsePGDError, match=r"the loss is nan in epoch 1, even with 0.125 .* use a lower lr"):
             run.train(lambda: None)
 
 

@@ -55,7 +55,7 @@ def test_the_alarm_needs_a_rise_and_a_fall(
     words = catastrophic({"attacked": attacked, "robust": robust}, 1000)
     assert (words is not None) == alarm
     if words is not None:
-        assert "since epoch 2 accuracy under the training attack rose from 40.0% to 90.0%" in words
+        assert "since epoch 2, accuracy under the training attack rose from 40.0% to 90.0%" in words
         assert "fell from 50.0% to 0.0%" in words
 
 

@@ -175,20 +175,20 @@ def test_the_activation_of_a_checkpoint_is_recognised_and_another_one_is_refused
         network, _ = checkpoints.fitted(build, found, how, name, asked)
         assert torch.equal(network.eval()(x), own(x))
     other = {"relu": "softplus", "softplus": "relu"}[activation]
-    with pytest.raises(SourceError, match=f"{name}:{other}, but .* these weights are of {name}:{activation}"):
+    with pytest.raises(SourceError, match=f"{name}:{other} was given, but .* shows {name}:{activation}"):
         checkpoints.fitted(build, found, how, name, other)
 
 
 def test_an_activation_that_cannot_be_known_is_asked_for() -> None:
     build, state = zoo.small_preact_resnet, zoo.small_preact_resnet(activation="softplus").state_dict()
     found, how = checkpoints.unwrapped(state)
-    with pytest.raises(SourceError, match="name it: small_preact_resnet:relu or small_preact_resnet:softplus"):
+    with pytest.raises(SourceError, match="use small_preact_resnet:relu or small_preact_resnet:softplus"):
         checkpoints.fitted(build, found, how, "small_preact_resnet")
     network, _ = checkpoints.fitted(build, found, how, "small_preact_resnet", "softplus")
     assert any(isinstance(one, nn.Softplus) for one in network.modules())
     with pytest.raises(SourceError, match="activation 'gelu'; use p:relu or p:softplus"):
         checkpoints.fitted(build, found, how, "p", "gelu")
-    with pytest.raises(SourceError, match="resnet has no choice of an activation"):
+    with pytest.raises(SourceError, match="resnet has a fixed activation"):
         checkpoints.fitted(tiny_resnet, random(tiny_resnet(3)).state_dict(), None, "resnet", "relu")
 
 
@@ -209,9 +209,9 @@ def test_older_checkpoints_without_counters_load() -> None:
 def test_weights_that_do_not_fit_are_refused() -> None:
     state = random(tiny_resnet(3)).state_dict()
     for changed, message in (
-        ({"init_conv.weight": X}, "networks of Gowal et al. in RobustBench; use robustbench:NAME"),
-        ({"other": X}, "these weights are not of resnet: other"),
-        ({**state, "extra.weight": X}, "extra.weight is not known; name the architecture"),
+        ({"init_conv.weight": X}, "network of Gowal et al. in RobustBench; use robustbench:NAME"),
+        ({"other": X}, "these weights do not fit resnet: other"),
+        ({**state, "extra.weight": X}, "extra.weight is unknown; use their own architecture"),
         ({**state, "conv1.weight": X}, r"conv1.weight is \(2, 3, 16, 16\), not \(64, 3, 3, 3\)"),
         ({key: value for key, value in state.items() if "bn1" not in key}, "bn1.weight is missing and .* more"),
     ):

@@ -75,7 +75,7 @@ def test_a_variable_that_names_no_folder_is_said_when_its_turn_comes(
     monkeypatch.setenv("SPARSEPGD_WEIGHTS", str(tmp_path / "gone"))
     assert zoo.card("small-plain").name == "small-plain"
     for ask in (zoo.names, lambda: zoo.load("mine")):
-        with pytest.raises(SourceError, match=r"SPARSEPGD_WEIGHTS is '.*gone', which is no folder; .* or unset it"):
+        with pytest.raises(SourceError, match=r"SPARSEPGD_WEIGHTS is '.*gone', which is not a folder; .* or unset it"):
             ask()
 
 
@@ -88,8 +88,8 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_size_model_that_a_wheel_has_not_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from_a_wheel(monkeypatch)
     message = (
-        rf"the weights of '{NAME}' are not here; looked in the package; full-size models are not in the wheel: take "
-        rf"{NAME}.safetensors and {NAME}.json from weights/ of the repository and name their folder in SPARSEPGD_W"
+        rf"the weights of '{NAME}' were not found; looked in the package; full-size models are not in the wheel: copy "
+        rf"{NAME}.safetensors and {NAME}.json from weights/ of the repository and set SPARSEPGD_W"
     )
     assert NAME not in zoo.names()
     for ask in (zoo.card, zoo.load, sp.load_model):
@@ -102,9 +102,9 @@ def test_a_card_without_weights_names_every_place_that_was_looked_at(named: Path
     (named / "mine.safetensors").unlink()
     looked = re.escape(f"looked in the package, {named}, {weights} (no such folder); ")
     for ask in (zoo.load, sp.load_model):
-        with pytest.raises(SourceError, match=f"the weights of 'mine' are not here; {looked}"):
+        with pytest.raises(SourceError, match=f"the weights of 'mine' were not found; {looked}"):
             ask("mine")
-    with pytest.raises(SourceError, match=r"the weights of 'mine' are not here; .*from where the model was made"):
+    with pytest.raises(SourceError, match=r"the weights of 'mine' were not found; .*from where the model was trained"):
         zoo.load("mine", named)
 
 
@@ -126,15 +126,17 @@ def test_weights_in_half_precision_come_back_in_float32_unchanged(named: Path) -
         assert torch.equal(loaded[key], state[key].half().float())
 
 
-@pytest.mark.parametrize("form", ["pointer", "cut short", "empty", "of another model"])
+@pytest.mark.parametrize("form", ["pointer", "truncated", "empty", "of another model"])
 def test_what_are_not_the_weights_gives_the_checksum_error(form: str, named: Path) -> None:
     put(named, "mine", network(), torch.float16)
     file = named / "mine.safetensors"
     whole = file.read_bytes()
     put(named, "other", network(1), torch.float16)
     other = (named / "other.safetensors").read_bytes()
-    file.write_bytes({"pointer": POINTER, "cut short": whole[:-9], "empty": b"", "of another model": other}[form])
-    with pytest.raises(SourceError, match=r"mine.safetensors has sha256 .*, its card says .* fetch it again") as caught:
+    file.write_bytes({"pointer": POINTER, "truncated": whole[:-9], "empty": b"", "of another model": other}[form])
+    with pytest.raises(
+        SourceError, match=r"mine.safetensors has sha256 .*, but its card says .* download it again"
+    ) as caught:
         sp.load_model("mine")
     assert ("git lfs pull" in str(caught.value)) == (form == "pointer")
 

@@ -50,7 +50,7 @@ def network():
 
 def test_no_model_at_all(tmp_path):
     assert zoo.names(tmp_path) == []
-    with pytest.raises(SourceError, match=r"no model 'small'; use one of: \(none is here\)"):
+    with pytest.raises(SourceError, match=r"no model 'small'; use one of: \(none found\)"):
         zoo.load("small", tmp_path)
 
 
@@ -77,26 +77,28 @@ def test_changed_weights_are_refused(tmp_path, network):
     add_model(tmp_path, "one", network)
     file = tmp_path / "one.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(SourceError, match=r"one.safetensors has sha256 .*, its card says .*install or fetch it again"):
+    with pytest.raises(
+        SourceError, match=r"one.safetensors has sha256 .*, but its card says .*install or download it again"
+    ):
         zoo.load("one", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clean_accuracy": 25}, "one.json is no card: clean_accuracy=25; use at most 1; make it again"),
-        ({"surprise": 1}, "one.json is no card: 'surprise' is not known; make it again"),
-        ({"robust_accuracy": {"sAA": 62}}, "one.json is no card: robust_accuracy=62; use at most 1"),
-        ({"robust": [{"attack": "saa"}]}, "one.json is no card: robust_accuracy is missing"),
-        ({"robust": ["saa"]}, "one.json is no card: "),
-        ({"robust": {"saa": 0.5}}, "one.json is no card: robust={'saa': 0.5}; expected a list"),
-        ({"classes": "ant"}, "one.json is no card: classes='ant'; expected a list"),
-        ({"classes": ["ant", 1]}, "one.json is no card: classes.1=1; expected text"),
-        ({"seed": "one"}, "one.json is no card: seed='one'; expected an integer"),
-        ({"version": 3}, "one.json is no card: version=3; use one of 2; make it again"),
+        ({"clean_accuracy": 25}, "one.json is not a valid card: clean_accuracy=25; use at most 1; write it again"),
+        ({"surprise": 1}, "one.json is not a valid card: 'surprise' is not known; write it again"),
+        ({"robust_accuracy": {"sAA": 62}}, "one.json is not a valid card: robust_accuracy=62; use at most 1"),
+        ({"robust": [{"attack": "saa"}]}, "one.json is not a valid card: robust_accuracy is missing"),
+        ({"robust": ["saa"]}, "one.json is not a valid card: "),
+        ({"robust": {"saa": 0.5}}, "one.json is not a valid card: robust={'saa': 0.5}; expected a list"),
+        ({"classes": "ant"}, "one.json is not a valid card: classes='ant'; expected a list"),
+        ({"classes": ["ant", 1]}, "one.json is not a valid card: classes.1=1; expected text"),
+        ({"seed": "one"}, "one.json is not a valid card: seed='one'; expected an integer"),
+        ({"version": 3}, "one.json is not a valid card: version=3; use one of 2; write it again"),
         (
             {"architecture": "vgg"},
-            "needs the architecture 'vgg'; known are preact_resnet18, small_preact_resnet",
+            "needs the unknown architecture 'vgg'; this sparsepgd has preact_resnet18, small_preact_resnet",
         ),
         ({"arguments": {"num_classes": 10}}, "the weights of one do not fit its card"),
         ({"arguments": {"depth": 3}}, "the weights of one do not fit its card"),
@@ -121,7 +123,7 @@ def test_a_card_of_version_1_had_robust_accuracies_by_sentences(tmp_path, networ
 def test_a_card_that_is_not_json(tmp_path, network):
     add_model(tmp_path, "one", network)
     (tmp_path / "one.json").write_text("{")
-    with pytest.raises(SourceError, match=r"one.json is no card: Expecting property name"):
+    with pytest.raises(SourceError, match=r"one.json is not a valid card: Expecting property name"):
         zoo.card("one", tmp_path)
 
 

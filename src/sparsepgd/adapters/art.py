@@ -74,7 +74,7 @@ class ARTAttack(EvasionAttack):
     def _labels(self, x: Array, y: Array | None) -> Array:
         """(B,) class numbers, int64."""
         if y is None and self.targeted:
-            raise UnsupportedError("targeted=True needs the targets; use generate(x, y)")
+            raise UnsupportedError("targeted=True needs targets; pass them as labels: generate(x, y)")
         if y is None:
             y = self.estimator.predict(x)
         return np.asarray(y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)).astype(np.int64)
@@ -94,14 +94,14 @@ def _range(clip_values: Any) -> Range:
         return Range()
     low, high = (np.unique(np.asarray(value, dtype=np.float64)) for value in clip_values)
     if len(low) > 1 or len(high) > 1:
-        raise UnsupportedError("clip_values that differ between entries; use one pair for all, e.g. (0, 1)")
+        raise UnsupportedError("clip_values differ between entries; use one pair for all, e.g. (0, 1)")
     return Range(float(low[0]), float(high[0]))
 
 
 def _masked(attack: Attacker, mask: Tensor) -> Attacker:
     """The attack kept to where the mask (B, C, H, W) is set."""
     if bool((mask != mask[:, :1]).any()):
-        raise UnsupportedError("the mask differs between the channels of a pixel; give one value for each pixel")
+        raise UnsupportedError("the mask differs between the channels of a pixel; give one value per pixel")
 
     def within(budget: Budget) -> Budget:
         allowed = mask[:, 0] if budget.allowed is None else mask[:, 0] & budget.allowed.cpu()

@@ -34,9 +34,9 @@ class Function:
     ) -> Tensor:
         """With `targeted` and no `targets`, the labels are the targets: adv-lib's way of saying it."""
         if not targeted and targets is not None:
-            raise UnsupportedError("targets without targeted=True; say targeted=True, or leave the targets out")
+            raise UnsupportedError("targets were given without targeted=True; pass targeted=True, or omit the targets")
         if self.smallest and targeted:
-            raise UnsupportedError("smallest=True counts every wrong answer; use smallest=False for a target")
+            raise UnsupportedError("smallest=True is untargeted; use smallest=False for targeted attacks")
         if self.smallest:
             k: int = self.attack.budget.k
             return smallest_k(self.attack, model, inputs, labels, k, seed=self.seed).x_adv

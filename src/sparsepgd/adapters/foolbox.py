@@ -45,7 +45,7 @@ class FoolboxAttack(FixedEpsilonAttack):
         raise_if_kwargs(kwargs)
         x = inputs.raw
         if not isinstance(x, Tensor):
-            raise UnsupportedError(f"inputs of type {type(x).__name__}; use torch tensors and foolbox.PyTorchModel")
+            raise UnsupportedError(f"inputs are of type {type(x).__name__}; use torch tensors and foolbox.PyTorchModel")
         target = None
         if isinstance(criterion, TargetedMisclassification):
             target = criterion.target_classes.raw
@@ -53,7 +53,10 @@ class FoolboxAttack(FixedEpsilonAttack):
         elif isinstance(criterion, Misclassification):
             y = criterion.labels.raw
         else:
-            raise UnsupportedError(f"{criterion!r}; use Misclassification(...) or TargetedMisclassification(...)")
+            raise UnsupportedError(
+                f"criterion {criterion!r} is not supported; use Misclassification(...) or "
+                "TargetedMisclassification(...)"
+            )
         if int(epsilon) != epsilon:
             raise UnsupportedError(f"k={epsilon}; the number of pixels or groups that may change must be an integer")
         attack = self.attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(epsilon)))
@@ -61,7 +64,9 @@ class FoolboxAttack(FixedEpsilonAttack):
         return ep.astensor(attacked(attack, model, x, y, target=target, seed=self.seed, **maps))
 
     def repeat(self, times: int) -> Any:
-        raise UnsupportedError("the result is decided by the seed, so that repeating changes nothing; use more steps")
+        raise UnsupportedError(
+            "the seed determines the result, so repeating the attack changes nothing; use more steps"
+        )
 
 
 class GroupDistance(Distance):

@@ -42,10 +42,12 @@ class OnLoader:
             model = View(scores, getattr(model, "model", None))
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
-                raise SourceError(f"a batch of type {type(batch).__name__}; expected pairs (images, labels)")
+                raise SourceError(
+                    f"the loader yields batches of type {type(batch).__name__}; expected pairs (images, labels)"
+                )
             x, y = batch
             index = torch.arange(seen, seen + len(x))
             seen += len(x)
             yield self.attack(model, x, y, seed=self.seed, index=index, **dict(self.options)), y
         if not seen:
-            raise SourceError("the loader is empty; give at least one batch of (images, labels)")
+            raise SourceError("the loader is empty; it must yield at least one batch (images, labels)")

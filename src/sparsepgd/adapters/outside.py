@@ -74,9 +74,11 @@ class Outside(Standalone):
         if isinstance(self.theirs, str):
             kind = _found(self.theirs)
             if self.steps is not None and _steps_word(kind) is None:
-                raise UnsupportedError(f"{self.name} takes no number of steps; leave steps out, or use its settings")
+                raise UnsupportedError(f"{self.name} has no number of steps; omit steps, or use its own settings")
         elif self.steps is not None or self.settings:
-            raise UnsupportedError("a function takes neither settings nor steps; use functools.partial")
+            raise UnsupportedError(
+                "steps and settings cannot be passed to a function; bind them with functools.partial"
+            )
 
     @property
     def name(self) -> str:
@@ -109,7 +111,7 @@ class Outside(Standalone):
         except Exception as error:
             message = " ".join(str(error).split()) or "no message"
             raise UnsupportedError(
-                f"{self.name} failed with {type(error).__name__}: {message}; give it other settings, or leave it out"
+                f"{self.name} failed with {type(error).__name__}: {message}; change its settings or omit this attack"
             ) from error
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class TorchAttack(Base):
 
     def set_model_training_mode(self, *modes: bool, **named: bool) -> None:
         if any(modes) or any(named.values()):
-            raise UnsupportedError("the model is attacked in evaluation mode; leave the training mode out")
+            raise UnsupportedError("the model is always attacked in evaluation mode; do not set a training mode")
 
     @staticmethod
     def to_type(inputs: Tensor, type: str) -> Tensor:

@@ -83,7 +83,7 @@ def _columns(result: Steps, *names: str) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class SmallestK:
-    """For each image the smallest k that was found to fool the model, and the image that proves it."""
+    """The smallest k found for each image, with the adversarial image that proves it."""
 
     k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
     x_adv: Tensor  # as x, verified within k; the clean image where k is 0 or k_max + 1
@@ -99,7 +99,7 @@ class SmallestK:
         return self.ks[-1]
 
     def accuracy(self, k: int) -> float:
-        """Robust accuracy against k: an upper bound, as every attack gives. k = 0: accuracy on clean images."""
+        """Robust accuracy for k, an upper bound. For k = 0 it is the clean accuracy."""
         if not 0 <= k <= self.k_max:
             raise BudgetError(f"k={k} was not searched; use 0 <= k <= {self.k_max}")
         return float((self.k > k).double().mean()) if len(self.k) else math.nan
@@ -125,8 +125,8 @@ def smallest_k(
 ) -> SmallestK:
     """The smallest k for each image among ks: 1 to k_max for an integer, or the given values.
 
-    What is reported is an upper bound on the true minimum: every k from 1 to k_max is backed by an image that
-    changes at most k groups and was verified to fool the model.
+    The result is an upper bound on the true minimum: each k up to k_max is backed by a verified adversarial image with
+    at most k changed groups.
     ``attack`` is any attack that is a dataclass with a budget; the k of the budget is replaced.
 
     A minimum-norm attack (`minimum_norm`), such as SparseAnneal, is called once, with the largest k and
@@ -208,7 +208,7 @@ class Smallest(Attacker):
 
     def run(self, call: Call) -> Result:
         if not isinstance(call.goal, Untargeted | None):
-            raise UnsupportedError(f"the smallest k counts every wrong answer, but goal={call.goal!r}; leave it out")
+            raise UnsupportedError(f"the smallest k is untargeted, but goal={call.goal!r}; omit goal")
         found = smallest_k(
             self.attack, call.model, call.x, call.y, self.budget.k, seed=call.seed, logits=call.logits,
             index=call.index, batch_size=call.batch_size, engine=call.engine,
@@ -228,6 +228,6 @@ def _with_k(attack: Attacker, k: int) -> Attacker:
 def _ladder(ks: int | Sequence[int], budget: Budget, shape: tuple[int, int, int]) -> tuple[int, ...]:
     ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
     if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
-        raise BudgetError(f"ks={ks}; use k_max >= 1, or values that start at 1 or more and grow")
+        raise BudgetError(f"ks={ks}; use k_max >= 1, or increasing values of at least 1")
     replace(budget, k=ladder[-1]).resolve(shape)
     return ladder

@@ -89,8 +89,8 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
     if most < best + MORE:
         return ()
     message = (
-        f"in {steps} steps SparseAnneal fools {most} of {len(few)} images, and {name} {best} with as many "
-        "passes of the model: it is the stronger attack here, and without it the robust accuracy may be overstated; "
+        f"with {steps} steps SparseAnneal fools {most} of {len(few)} images, {name} only {best} with as many "
+        "passes; without SparseAnneal the robust accuracy may be overestimated; "
         "use --attack saa+"
     )
     return (Notice("anneal-wins", message),)
@@ -130,7 +130,7 @@ def _range(x: Tensor) -> Iterator[Notice]:
         advice = "every value is the same; check how they were loaded"
     else:
         return
-    yield Notice("range", f"the images lie in [{low:.4g}, {high:.4g}], where [0, 1] is expected: {advice}")
+    yield Notice("range", f"the images are in [{low:.4g}, {high:.4g}], expected [0, 1]; {advice}")
 
 
 def _mode(model: Model) -> Iterator[Notice]:
@@ -140,8 +140,8 @@ def _mode(model: Model) -> Iterator[Notice]:
     if kinds:
         yield Notice(
             "training-mode",
-            f"the model came in training mode ({', '.join(kinds)}); it is attacked in evaluation mode, "
-            "and is in training mode again afterwards",
+            f"the model is in training mode ({', '.join(kinds)}); it is attacked in evaluation mode "
+            "and returned to training mode afterwards",
         )
 
 
@@ -159,8 +159,8 @@ def _randomised(first: Tensor, again: Tensor) -> Iterator[Notice]:
     if not apart <= ROUND_OFF / 10 or bool((first.argmax(1) != again.argmax(1)).any()):
         yield Notice(
             "randomised",
-            f"the model is randomised: two passes over the same images differ by {apart:.1%} of the logits' size; "
-            "one success does not mean much here, and the robust accuracy is overstated: average over the randomness",
+            f"the model is randomised: two passes over the same images differ by {apart:.1%} of the largest logit; "
+            "a single success means little, and robust accuracy is unreliable; average over the randomness",
         )
 
 
@@ -171,13 +171,13 @@ def _batch(oracle: Oracle, x: Tensor, together: Tensor) -> Iterator[Notice]:
         alone = oracle.answers(x[:ALONE], 1)
     except (RuntimeError, ValueError) as error:
         reason = first_line(error.__cause__ or error)  # in the words of the model itself
-        yield Notice("batch", f"the model cannot be asked about one image alone ({reason}); the last batch may fail")
+        yield Notice("batch", f"the model fails on a batch of one image ({reason}); the last batch may fail too")
         return
     apart, other = _apart(few, alone), int((few.argmax(1) != alone.argmax(1)).sum())
     if other or not apart <= ROUND_OFF:
         yield Notice(
             "batch",
-            f"the answer depends on the other images of the batch: alone, {other} of {len(few)} images get another "
+            f"the output depends on the other images of the batch: alone, {other} of {len(few)} images get another "
             f"class, and logits differ by {apart:.1%}; use running statistics (BatchNorm), not those of the batch",
         )
 
@@ -203,8 +203,8 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
     if share > FEW:
         yield Notice(
             "zero-gradient",
-            f"{share:.0%} of the images have a vanishing gradient (norm below {VANISHING:g}): gradient attacks are "
-            "blind there; add a black box (--attack sparse-rs or saa), or look for rounding and saturation in it",
+            f"{share:.0%} of the images have a vanishing gradient (norm below {VANISHING:g}), where gradient "
+            "attacks fail; add a black-box attack (--attack saa+), and look for rounding or saturation in the model",
         )
 
 
@@ -215,7 +215,7 @@ def _chance(hits: int, n: int, classes: int) -> Iterator[Notice]:
     if n >= 10 and (hits == 0 or float(bdtrc(hits - 1, n, 1 / classes)) > FEW):
         yield Notice(
             "chance",
-            f"clean accuracy {hits / n:.1%} is not better than guessing among {classes} classes: check the labels, "
+            f"clean accuracy {hits / n:.1%} is no better than guessing among {classes} classes; check the labels, "
             "the order of the classes, the weights and the normalisation, which belongs inside the model",
         )
 
@@ -224,7 +224,7 @@ def _masking(white: float, black: float) -> Iterator[Notice]:
     if white - black > FEW:
         yield Notice(
             "black-box-wins",
-            f"the black box leaves {black:.1%} where the gradient attacks leave {white:.1%}: either these had too few "
-            "--steps, or gradients mislead (gradient masking), as they do in the paper on models that are trained "
-            "against l0 attacks; the lower number counts, and more --queries may lower it further",
+            f"the black-box attack reaches a robust accuracy of {black:.1%}, the gradient attacks {white:.1%}: "
+            "they had too few --steps, or the model masks its gradients, as l0-trained models do in the paper; "
+            "the lower number counts, and more --queries may lower it further",
         )

@@ -1,4 +1,4 @@
-"""Other attacks of the literature, each in a file that reads beside its paper, all with the same call and result."""
+"""Published attacks by other authors, one file each, with the same call and result as the others."""
 
 from sparsepgd.baselines.corner_search import CornerSearch
 from sparsepgd.baselines.cw_l0 import CWL0

@@ -28,10 +28,11 @@ AT_ONCE = 100  # points of one image in one question; fixed, so that no result d
 @registered("CS")
 @dataclass(frozen=True, eq=False)
 class CornerSearch(Standalone):
-    """``best`` is the paper's N, ``samples`` its N_iter, for each number of pixels and each ordering (class).
+    """Black box. ``best`` is the paper's N, ``samples`` its N_iter, for each number of pixels and each class.
 
-    The two last shorten it: ``candidates`` tries so many one-pixel changes at random in place of all H * W * 2^C,
-    ``levels`` only so many numbers of pixels up to k in place of 2, ..., k. Towards a target there is one ordering.
+    Two arguments shorten the search: ``candidates`` is the number of random one-pixel changes to try instead of all
+    H * W * 2^C, ``levels`` how many numbers of pixels up to k instead of 2, ..., k. With a target there is one
+    ordering.
     """
 
     name: ClassVar[str] = "corner-search"

@@ -1,4 +1,4 @@
-"""Carlini and Wagner's l0 attack (2017): their l2 attack again and again, each time with fewer pixels to change."""
+"""Carlini and Wagner's l0 attack (2017): their l2 attack repeatedly, each time with fewer pixels to change."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class CWL0(Standalone):
-    """A minimum-norm attack: after each success pixels of the smallest effect are frozen, until the l2 attack fails.
+    """White box, minimum norm. After each success the pixels with least effect are frozen, until the l2 attack fails.
 
-    Of each success the k pixels of the largest effect are tried alone; with early_stop that ends the attack when
-    they do. With early_stop=False it goes on to its end and the smallest success counts.
-    All images take their steps together, each with its own c and its own round.
+    The k pixels with the largest effect are evaluated on their own; with early_stop the attack ends when they fool the
+    model. With early_stop=False it runs to the end, and the smallest success counts. All images step together, each
+    with its own c and its own round.
     """
 
     name: ClassVar[str] = "cw-l0"
@@ -67,7 +67,9 @@ class CWL0(Standalone):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss != "margin":
-            raise UnsupportedError(f"loss={self.loss!r}; the f of Carlini and Wagner is the margin, use loss='margin'")
+            raise UnsupportedError(
+                f"loss={self.loss!r}; the attack of Carlini and Wagner is defined for the margin; use loss='margin'"
+            )
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:

@@ -24,11 +24,10 @@ from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 @registered()
 @dataclass(frozen=True, eq=False)
 class GreedyFool(Standalone):
-    """At each step the unused pixel of the largest mean_c |g| joins, up to k, and all that joined move along g.
+    """White box, minimum norm. Each step adds the pixel with the largest mean_c |g|, up to k, and moves all.
 
-    With early_stop the first success ends the attack: the increase, stopped at k. With early_stop=False follows
-    the paper's reduction, least changed pixels first, and the result has as few pixels as it could: with k as
-    large as the image that is the minimum-norm attack of the paper.
+    With early_stop the attack ends at its first success. With early_stop=False the reduction of the paper follows,
+    which removes the least changed pixels first. With k as large as the image this is the attack of the paper.
     """
 
     name: ClassVar[str] = "greedy-fool"

@@ -40,13 +40,13 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class L1APGD(Repeated, Relaxed[State]):
-    """White box. The gradient is that at the dense point, which lies in the l1 ball of ``radius``; the verdict is on
-    its k groups with the largest squares, one forward pass more in every step.
+    """White box. The gradient is taken at the dense point, in the l1 ball of ``radius``; success is judged on its k
+    groups with the largest squares, which costs one more forward pass per step.
 
-    ``radius`` left out is an eighth of what k groups can hold (k * eps for features, times the channels for pixels): of
-    4 to 60 for k = 20 pixels, about 8 did well on a plain and on a robust model.
+    The default ``radius`` is an eighth of what k groups can hold (k * eps for features, times the channels for pixels):
+    of 4 to 60 for k = 20 pixels, about 8 did well on a plain and on a robust model.
     With k as large as the image this is the l1 attack. The defaults are those of AutoAttack for l1: untargeted and
-    towards 9 classes, 100 steps each; every lead has the loss of the attack (cross-entropy), not DLR.
+    towards 9 classes, 100 steps each; all use the loss of the attack (cross-entropy), not DLR.
     """
 
     name: ClassVar[str] = "l1-apgd"

@@ -54,12 +54,12 @@ class Placed:
 @registered("LOAP")
 @dataclass(frozen=True, eq=False)
 class LOAP(Repeated, Standalone):
-    """White box, for patches and every other pattern of groups that can be moved.
+    """White box, for patches and every other pattern whose groups can be moved.
 
     A step: one gradient; the colours move by ``alpha`` (in units of eps) along its sign; then one group, each in its
     turn, is shifted by ``stride`` in the four directions ("full"), in one at random, or not at all, its colours with
-    it. The best shift is kept if its loss is larger than that before the step. Full: 5 forwards, 1 backward a step.
-    Every point asked about is within the budget, so trials of places may succeed too.
+    it. The best shift is kept if its loss is larger than that before the step. Full: 5 forwards, 1 backward per step.
+    Every evaluated point is within the budget, so trials of positions may succeed too.
     The defaults are the authors' for evaluation: 30 restarts of 100 steps. Theirs for training: steps=25, alpha=0.1.
     """
 

@@ -27,10 +27,10 @@ AT_ONCE = 100  # members of one population in one question
 @registered()
 @dataclass(frozen=True, eq=False)
 class OnePixel(Standalone):
-    """A member of the population is k points, each a place and one value for every channel, all genes in [0, 1].
+    """Black box. A member of the population is k points, each a position and a value per channel, all in [0, 1].
 
-    A child is a + F * (b - c) of three different members, without crossover, and takes the place of its parent if
-    its loss is larger. Defaults are the paper's: 400 members, 100 generations, F = 0.5, stop at success.
+    A child is a + F * (b - c) of three different members, without crossover, and replaces its parent if its loss is
+    larger. Defaults are the paper's: 400 members, 100 generations, F = 0.5, stop at success.
     """
 
     name: ClassVar[str] = "one-pixel"

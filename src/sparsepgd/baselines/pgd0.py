@@ -30,7 +30,7 @@ class State:
 class PGD0(Repeated, Stepwise[State]):
     """White box. Steps of ``eta`` along the gradient divided by its l1 norm; every point tried is a projection.
 
-    The projection is exact where groups do not overlap, so pixels, features, rows, columns and frames are taken.
+    The projection is exact if groups do not overlap: pixels, features, rows, columns and frames are supported.
     The defaults are those of the sPGD paper: 5 restarts, untargeted and towards 9 classes, 300 steps each.
     `perturb`, for training, makes one untargeted attempt.
     """

@@ -36,7 +36,9 @@ class Repeated(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.targets, Integral) or self.targets < 0:
-            raise UnsupportedError(f"targets={self.targets}; use 0 for an untargeted attack alone, 9 for the paper's")
+            raise UnsupportedError(
+                f"targets={self.targets}; use 0 for an untargeted attack only, 9 for the paper's setting"
+            )
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:

@@ -41,7 +41,7 @@ class State:
 @registered("saif", "SAIF", name="saif-published", form="published")
 @dataclass(frozen=True, eq=False)
 class SAIF(Repeated, Relaxed[State]):
-    """White box. Two forms go by this name; ``form`` chooses, and `name` says which it was.
+    """White box. Two algorithms have this name; ``form`` chooses one.
 
     "published": from the gradient at the clean image. The mask is real-valued, at most k in sum; a step of
     1 / (2^r sqrt(t + 1)) is taken if the loss does not fall, else r grows. Every trial is one step of the search and

@@ -33,12 +33,12 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class SigmaZero(Relaxed[State]):
-    """White box, minimum norm. The budget's pattern says what is counted: Features() as the paper, or pixels.
+    """White box, minimum norm. The pattern says what is counted: Features(), as in the paper, or pixels.
 
     The point is as sparse as the threshold makes it. Where it is adversarial, within k groups or not, its k largest
-    groups are the candidate: the point itself if that has no more, else one forward pass more for the verdict.
-    By default an image is done with its first success within k. With early_stop=False it has all steps and the fewest
-    groups count (`result.l0`, `result.groups`); with k as large as the image that is the attack of the paper.
+    groups are the candidate: the point itself if it has no more, otherwise one more forward pass decides. By default
+    an image ends at its first success within k. With early_stop=False it uses all steps, and the fewest groups count
+    (`result.l0`, `result.groups`); with k as large as the image this is the attack of the paper.
     """
 
     name: ClassVar[str] = "sigma-zero"

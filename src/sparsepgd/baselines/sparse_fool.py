@@ -25,11 +25,10 @@ from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 @registered("SF")
 @dataclass(frozen=True, eq=False)
 class SparseFool(Standalone):
-    """A minimum-norm attack: it ends when the model is fooled, with however many pixels that took.
+    """White box, minimum norm: it ends when the model is fooled, with any number of pixels.
 
-    Of each of its points the k most changed pixels are tried too, and their success is what counts within the
-    budget. With k as large as the image, `result.groups` is what the original would have needed. It has no targeted
-    mode.
+    The k most changed pixels of each point are evaluated too; their success counts within the budget. With k as large
+    as the image, `result.groups` is the number of the original attack. There is no targeted mode.
     """
 
     name: ClassVar[str] = "sparse-fool"

@@ -44,7 +44,7 @@ def attack(
     net = source.model.to(where).eval()
     x, (width, height) = load_image(image, source.size, source.grey)
     if (width, height) != (x.shape[3], x.shape[2]):
-        out.print(f"{image}: {width}x{height}, cut and resized to {x.shape[3]}x{x.shape[2]} for {source.name}")
+        out.print(f"{image}: {width}x{height}, cropped and resized to {x.shape[3]}x{x.shape[2]} for {source.name}")
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     search = options.attack(attack, budget, steps, quantize=True, queries=queries)
     goal: Goal = Untargeted() if target is None else Targeted(target)
@@ -60,7 +60,7 @@ def attack(
     out.print(f"after   {_answer(source, after)}   read back from {out_file}", soft_wrap=True)
     changed = int((read != x).any(1).sum())
     if not bool(result.forwards):
-        out.print(f"the model does not say {source.class_name(int(y))} to begin with; nothing was changed")
+        out.print(f"the model does not predict {source.class_name(int(y))} for the clean image; nothing was changed")
     elif bool(result.fooled) and torch.equal(read, result.x_adv) and int(after.argmax()) == int(result.prediction):
         out.print(
             f"fooled  {counted(changed, 'pixels')} changed, {counted(int(result.steps), 'steps')}, verified on the file"
@@ -72,7 +72,8 @@ def attack(
         return
     else:
         out.print(
-            f"not fooled within {budget}; the best try changes {counted(changed, 'pixels')}: more --k or more --steps"
+            f"not fooled within {budget}; the best attempt changes {counted(changed, 'pixels')}; try a larger --k or "
+            "more --steps"
         )
     raise typer.Exit(1)
 

@@ -31,8 +31,10 @@ def measure(
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
     steps: Annotated[int | None, arg.of_attack(min=1, help="Default: 20 on a CPU, 300 on a GPU.")] = None,
-    queries: Annotated[int | None, arg.of_attack(min=1, help="Default: as many as steps.")] = None,
-    precision: Annotated[str | None, arg.of_performance(help=f"{', '.join(PRECISIONS)}; several with commas.")] = None,
+    queries: Annotated[int | None, arg.of_attack(min=1, help="Default: the number of steps.")] = None,
+    precision: Annotated[
+        str | None, arg.of_performance(help=f"{', '.join(PRECISIONS)}; separate several with commas.")
+    ] = None,
     compiled: Annotated[bool | None, arg.of_performance("--compile/--no-compile", help="Default: on a GPU.")] = None,
     seed: arg.Seed = 0,
     seeds: arg.Seeds = 1,
@@ -49,7 +51,7 @@ def measure(
     on_cpu = where.type == "cpu"
     if out_file is not None:
         if out_file.suffix == ".png":
-            raise UnsupportedError(f"--out {out_file} is the place of the plot; name the record, FILE.json")
+            raise UnsupportedError(f"--out {out_file} is where the plot goes; name the record FILE.json")
         atomic.check(out_file)
     n = n or (64 if on_cpu else 500)
     steps = steps or (20 if on_cpu else 300)
@@ -96,7 +98,9 @@ def _rivals(
     budget: Budget, steps: int, queries: int, official: Path | None, sparse_rs: Path | None, others: bool
 ) -> dict[str, rivals.Rival]:
     if (official or sparse_rs or others) and budget.pattern != Pixels():
-        raise UnsupportedError(f"others are compared on pixels, not on {budget.pattern!r}; leave --pattern out")
+        raise UnsupportedError(
+            f"other implementations are compared on pixels, not on {budget.pattern!r}; omit --pattern"
+        )
     found: dict[str, rivals.Rival] = {}
     if official is not None:
         found |= rivals.official(official, budget.k, steps, queries)

@@ -33,7 +33,7 @@ def compare(
     pattern: arg.PatternName = "pixel",
     eps: arg.Eps = "1",
     attack: Annotated[
-        str | None, arg.of_attack(help="Names with commas. Default: all attacks that support the pattern.")
+        str | None, arg.of_attack(help="Names, separated by commas. Default: all attacks that support the pattern.")
     ] = None,
     preset: Annotated[
         str | None, arg.of_attack(help="quick: seconds for each attack; paper: settings of each paper. Default: quick.")
@@ -51,7 +51,9 @@ def compare(
     """Compare attacks on the same images: robust accuracy, passes and time, at presets or at equal cost."""
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     if preset is not None and equal_cost is not None:
-        raise UnsupportedError(f"--preset {preset} with --equal-cost {equal_cost}; either sets the length: use one")
+        raise UnsupportedError(
+            f"--preset {preset} with --equal-cost {equal_cost}; both set the length of the attacks; use one of them"
+        )
     preset = preset or "quick"
     searches, refused = _searches(attack, budget, preset, equal_cost)
     if out_file is not None:
@@ -66,10 +68,10 @@ def compare(
             start = time.perf_counter()
             result = search(source.model, x, y, seed=seed, progress=report)
             lines.append(line(name, result, time.perf_counter() - start, equal_cost))
-    how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes for an image"
-    caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean of the attacked images"
+    how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes per image"
+    caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean over the attacked images"
     if refused:
-        caption += f"; not for {budget.pattern.unit}: {', '.join(refused)}"
+        caption += f"; do not support {budget.pattern.unit}: {', '.join(refused)}"
     out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
     head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
     here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}

@@ -34,7 +34,7 @@ def detect(
     ],
     model: Annotated[str, arg.of_input(help=f"{NAMES}.")],
     attack: Annotated[
-        str, arg.of_attack(help="Names with commas: spgd, spgd-projected, saif, rs, ...")
+        str, arg.of_attack(help="Names, separated by commas: spgd, spgd-projected, saif, rs, ...")
     ] = "spgd,saif,rs",
     budget: Annotated[
         list[str] | None,
@@ -109,7 +109,7 @@ def _searches(
                 search = options.attack(name, allowed, steps, queries=queries)
                 if not isinstance(search, Attack):
                     raise UnsupportedError(
-                        "saa goes on where an attack fails, and here none does; use spgd, saif or sparse-rs"
+                        "an ensemble needs successes, and attacks on detectors have none; use spgd, saif or sparse-rs"
                     )
                 # once and untargeted: there are no classes to be led to
                 found.append((words, search.once() if isinstance(search, Repeated) else search))
@@ -118,7 +118,9 @@ def _searches(
                     raise
                 refused.append(f"{name} {words}")
     if not found:
-        raise UnsupportedError(f"none of these go together: {', '.join(refused)}; SparsePGD (spgd) takes every pattern")
+        raise UnsupportedError(
+            f"none of these attacks supports its pattern: {', '.join(refused)}; SparsePGD (spgd) supports every pattern"
+        )
     return found, refused
 
 
@@ -128,7 +130,7 @@ def _table(record: dict[str, Any], refused: Sequence[str]) -> Table:
         f"{counted(record['images'], 'images')} of {side}x{side}, seed {record['seed']}, {record['device']}; mAP in %"
     )
     if refused:
-        caption += f"; not for: {', '.join(refused)}"
+        caption += f"; not supported: {', '.join(refused)}"
     table = Table(title=record["model"], caption=caption, title_justify="left", caption_justify="left")
     columns = ["mAP50", "mAP50-95", *(["mask 50", "mask 50-95"] if masked else []), "loss", "pixels", "time"]
     for column in ("attack", "budget", *columns):

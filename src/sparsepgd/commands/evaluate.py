@@ -60,7 +60,7 @@ def evaluate(
     attack: Annotated[
         str | None,
         arg.of_attack(
-            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; several with commas. "
+            help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}; separate several with commas. "
             "Default: saa+, or anneal with --k-curve."
         ),
     ] = None,
@@ -90,7 +90,7 @@ def evaluate(
     titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
     if not save and out_dir is not None:
-        raise UnsupportedError(f"--no-save with --out {out_dir}; leave one of them out")
+        raise UnsupportedError(f"--no-save with --out {out_dir}; omit one of them")
     if save and out_dir is None:
         words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
         words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)
@@ -179,7 +179,7 @@ def _caption(pairs: Pairs, data: str, seed: int, place: torch.device) -> str:
     thing, point = nouns_of(x)
     return (
         f"{counted(len(x), f'{thing}s')} of {data}, seed {seed}, {place}; changed ({point}s) and steps: "
-        f"median of the fooled{'; time: of all workers together' if Workers.here().world > 1 else ''}"
+        f"median over fooled images{'; time: all workers together' if Workers.here().world > 1 else ''}"
     )
 
 
@@ -226,7 +226,7 @@ def _one(
                 class_names=classes, command=command(), progress=report, **how,
             )  # fmt: skip
     except KeyboardInterrupt:
-        how_on = "" if folder is None else f"; what is finished is in {folder}: run the same command again to go on"
+        how_on = "" if folder is None else f"; finished images are in {folder}; run the same command again to resume"
         err.print(f"interrupted{how_on}", soft_wrap=True)
         raise typer.Exit(1) from None
 
@@ -236,10 +236,10 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
     if base is not None:
         if len(found) > 1 and not out.quiet:
             refresh_page({one.folder: one.written for one in found if one.folder is not None}, base / PAGE)
-        out.print(f"page in {base / PAGE}", soft_wrap=True)
+        out.print(f"report in {base / PAGE}", soft_wrap=True)
         out.print(f"records in {base}", soft_wrap=True)
     if all(one.only_read for one in found):
-        out.print("this run was finished before and only read; delete the folder to run it again")
+        out.print("this run was already finished and was only read; delete the folder to run it again")
 
 
 def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> None:

@@ -27,7 +27,9 @@ def report(
     """Write runs as one self-contained HTML page with figures and images, several runs side by side."""
     entries = collect(runs)
     for folder in chain.from_iterable(map(unfinished, runs)):
-        out.print(f"warning: {folder} is not finished and left out; run it again to go on", soft_wrap=True)
+        out.print(
+            f"warning: {folder} is not finished and was skipped; run its command again to resume it", soft_wrap=True
+        )
     page = out_file or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     atomic.check(page)
     if figures is not None:
@@ -36,7 +38,7 @@ def report(
         except OSError as error:
             raise SourceError(f"{figures} cannot be made: {error.strerror}; choose another folder") from None
     write_page(entries, page)
-    out.print(f"page in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
+    out.print(f"report in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     if figures is not None:
         files = write_figures(entries, figures)
         out.print(f"{len(files)} figures in {figures}", soft_wrap=True)

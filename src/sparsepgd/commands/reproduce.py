@@ -60,7 +60,7 @@ def reproduce(
         except (SourceError, UnsupportedError) as error:
             if names != ["all"]:
                 raise
-            out.print(f"{one.name} is left out: {error}", soft_wrap=True)
+            out.print(f"{one.name} was skipped: {error}", soft_wrap=True)
     if made < len(recipes):
         out.print(f"{made} of {len(recipes)} recipes were run")
 
@@ -73,7 +73,7 @@ def _models(words: list[str], one: Recipe) -> dict[str, str]:
         if not equals:
             role, source = next(iter(one.roles), ""), word
         if role in found:
-            raise UnsupportedError(f"two models for {role}; name the place of each: --model ROLE=SOURCE")
+            raise UnsupportedError(f"two models for {role}; give each a role: --model ROLE=SOURCE")
         found[role] = source
     return found
 
@@ -83,9 +83,9 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
     price = cost(plan)
     out.print(f"{one.name}: {one.about} ({one.source or 'the paper'}), scale {job.scale.name}")
     out.print(
-        f"cost     {price.parts} runs, at most about {price.passes:,} passes of the model, "
-        f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms a pass, measured just now); "
-        "what is finished is read",
+        f"cost     {price.parts} runs, at most about {price.passes:,} passes, "
+        f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms per pass, measured now); "
+        "finished runs are reused",
         soft_wrap=True,
     )
     if dry:
@@ -96,7 +96,7 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
             with progress(f"{i}/{len(plan.parts)} {part.title}", quiet) as report:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
-        message = f"interrupted; what is finished is in {job.out}: run the same command again to go on"
+        message = f"interrupted; finished runs are in {job.out}; run the same command again to resume"
         err.print(message, soft_wrap=True)
         raise typer.Exit(1) from None
     _show(one, job, plan.finish(done))

@@ -63,14 +63,14 @@ def train(
     given = {name: word for name, word in words.items() if word is not None}
     assigned = recipes.assignments(setting or [])
     if twice := [name for name in assigned if name in given]:
-        raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; leave one of them out")
+        raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; omit one of them")
     given |= assigned
     read = recipes.read(recipe) if recipe is not None else {}
     starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
     values = {**DEFAULTS, **starts, **read, **given}  # the later wins
     budget = Budget(values["k"], options.pattern(values["pattern"]), options.eps(str(values["eps"])))
     if values.get("model") is None:
-        raise UnsupportedError(f"no --model for the data {values['data']!r}; use {NETWORKS}")
+        raise UnsupportedError(f"no --model given for the data {values['data']!r}; use {NETWORKS}")
     named = (values["method"], values["data"], values["pattern"], f"k{values['k']}")
     workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(values.items()))
     out.quiet = not workers.first
@@ -84,9 +84,9 @@ def train(
                 tensorboard=tensorboard,
             )  # fmt: skip
     except KeyboardInterrupt:
-        how = f"what is finished is in {folder}: run the same command again to go on"
+        how = f"finished epochs are in {folder}; run the same command again to resume"
         if not (folder / CHECKPOINT).is_file():
-            how = "nothing was saved yet, which happens at the ends of epochs"
+            how = "nothing was saved yet; checkpoints are written at the end of an epoch"
         err.print(f"interrupted; {how}", soft_wrap=True)
         raise typer.Exit(1) from None
     _show(trained)
@@ -115,7 +115,7 @@ def _show_test(trained: Trained, folder: Path) -> None:
     assert figures is not None
     assert test is not None
     if trained.set_apart:
-        out.print(f"set aside {counted(len(test.x), 'images')} to test on in {folder / TEST}", soft_wrap=True)
+        out.print(f"set aside {counted(len(test.x), 'images')} for testing in {folder / TEST}", soft_wrap=True)
     robust = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures.robust)
     out.print(f"tested   clean {figures.clean_accuracy:.1%}, robust {robust}", soft_wrap=True)
     out.print(f"         {figures.measured}", soft_wrap=True)

@@ -23,7 +23,11 @@ def list_zoo(
         _show(cards[name], zoo.where(name))
     else:
         absent = ", ".join(one for one in zoo.FULL_SIZE if one not in cards)
-        caption = f"not here: {absent}, of weights/ in the repository; spgd zoo NAME says more" if absent else ""
+        caption = (
+            f"not installed: {absent}; they are in weights/ of the repository, and spgd zoo NAME says how to get them"
+            if absent
+            else ""
+        )
         out.print(tables.models([(card, zoo.where(one).kind) for one, card in cards.items()], caption))
     if as_json:
         print_json([json.loads(card.to_json()) for card in cards.values()])

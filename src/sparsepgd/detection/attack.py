@@ -81,8 +81,8 @@ class LossOracle:
             loss = self.losses(point, y)
             if gradient and not loss.requires_grad:
                 raise NoGradientError(
-                    "the objective's losses have no gradient; a gradient attack needs them (no torch.no_grad, no "
-                    "numpy inside); for a black box use SparseRS"
+                    "the losses of the objective have no gradient; remove torch.no_grad and numpy from it, or use "
+                    "SparseRS, a black-box attack"
                 )
             g = torch.nan_to_num(torch.autograd.grad(loss.sum(), point)[0], 0.0, 0.0, 0.0) if gradient else None
         loss = loss.detach()
@@ -94,7 +94,9 @@ class LossOracle:
         losses = self.objective.losses(self.model, x, [self.targets[i] for i in y.tolist()])
         if not isinstance(losses, Tensor) or losses.shape != (len(x),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ShapeError(f"the objective gave {found} for {len(x)} images; expected one loss for each, ({len(x)},)")
+            raise ShapeError(
+                f"the objective gave {found} for {len(x)} images; expected one loss per image, ({len(x)},)"
+            )
         return losses if losses.dtype == torch.float64 else losses.float()
 
     def measured(self, x: Tensor, size: int) -> Tensor:
@@ -126,7 +128,7 @@ def attack_detector(
     """
     attack = _whole_length(attack, x, content)
     if len(targets) != len(x):
-        raise InputError(f"{len(targets)} targets for {len(x)} images; give one for each")
+        raise InputError(f"{len(targets)} targets for {len(x)} images; give one per image")
     device, x = working_device(model, x), x.detach()
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
     size = batch_size or (4 if device.type == "cpu" else 16)
@@ -139,8 +141,8 @@ def attack_detector(
         if not bool(clean.isfinite().all()):
             row = int((~clean.isfinite()).nonzero()[0])
             raise NonFiniteLogitsError(
-                f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets, the "
-                "range"
+                f"the objective gives {float(clean[row])} on clean image {row}; check the weights, the targets and "
+                "the range of the images"
             )
         number = torch.arange(len(x), device=x.device)
         waiting = Waiting.of(threat, x, number, clean_loss=clean, index=number)
@@ -159,17 +161,21 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
     """The attack without an early stop, its budget without the padding."""
     if not isinstance(attack, Attack):
         raise UnsupportedError(
-            f"{type(attack).__name__} goes on where another fails, and here none does; use SparsePGD"
+            f"{type(attack).__name__} needs successes, and attacks on detectors have none; use SparsePGD"
         )
     if attack.loss != type(attack).loss:
-        raise UnsupportedError(f"loss={attack.loss!r} is of logits; a detector is led by its objective: leave it out")
+        raise UnsupportedError(
+            f"loss={attack.loss!r} needs logits, which a detector does not have; omit loss, its objective is used"
+        )
     check_images(x, attack.quantize)
     if not len(x):
         raise InputError("no images; give at least one")
     budget, shape = attack.budget, (len(x), *x.shape[2:])
     if content is not None:
         if content.dtype != torch.bool or content.shape != shape:
-            raise ShapeError(f"content of shape {tuple(content.shape)}, {content.dtype}; expected {shape}, boolean")
+            raise ShapeError(
+                f"content is {content.dtype} of shape {tuple(content.shape)}; expected a boolean tensor {shape}"
+            )
         allowed = content if budget.allowed is None else content & budget.allowed.to(content.device)
         budget = replace(budget, allowed=allowed)
     return replace(attack, early_stop=False, budget=budget)

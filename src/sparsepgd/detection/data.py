@@ -67,7 +67,9 @@ class Placement:
 def letterbox(image: Tensor, frame: int | tuple[int, int]) -> tuple[Tensor, Placement]:
     """(C, H, W) in [0, 1] -> (C, *frame) on the 8-bit grid, and where it lies there."""
     if image.dim() != 3 or not image.is_floating_point():
-        raise ShapeError(f"an image of shape {tuple(image.shape)}, {image.dtype}; expected (C, H, W) in [0, 1]")
+        raise ShapeError(
+            f"an image is {image.dtype} of shape {tuple(image.shape)}; expected floats (C, H, W) in [0, 1]"
+        )
     height, width = (frame, frame) if isinstance(frame, int) else frame
     scale = min(height / image.shape[1], width / image.shape[2])  # as large as fits, in the middle
     inner = max(1, round(image.shape[1] * scale)), max(1, round(image.shape[2] * scale))
@@ -88,7 +90,7 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
     """
     files = sorted(file for file in (folder / "images").glob("*") if file.suffix.lower() in PICTURES)
     if not files:
-        raise SourceError(f"no pictures in {folder / 'images'}; give a folder with images/ and boxes/ in it")
+        raise SourceError(f"no pictures in {folder / 'images'}; expected a folder that contains images/ and boxes/")
     if n is not None and not 0 < n <= len(files):
         raise SourceError(f"n={n}, but {folder / 'images'} holds {len(files)} pictures; use 1 <= n <= {len(files)}")
     if size < 32 or size % 32:
@@ -96,7 +98,7 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
     names = OUTLINE_FOLDERS if masks else BOX_FOLDERS
     labels = next((folder / name for name in names if (folder / name).is_dir()), None)
     if labels is None:
-        raise SourceError(f"no {' or '.join(names)} in {folder}; put a text file for each picture there")
+        raise SourceError(f"no {' or '.join(names)} in {folder}; it must contain a text file for each picture")
     x, content, targets = [], [], []
     for file in files[:n]:
         boxed, where = letterbox(load_image(str(file), None)[0][0], size)
@@ -117,10 +119,12 @@ def _lines(file: Path) -> list[tuple[int, list[float]]]:
             label, *values = line.split()
             found.append((int(label), [float(value) for value in values]))
         except ValueError:
-            raise SourceError(f"{file}, line {number}: {line[:40]!r}; expected a class number and shares") from None
+            raise SourceError(
+                f"{file}, line {number}: {line[:40]!r}; expected a class number and relative coordinates"
+            ) from None
         if found[-1][0] < 0 or len(values) < 4 or len(values) % 2:
             raise SourceError(
-                f"{file}, line {number}: {len(values)} shares of class {label}; expected pairs, 2 or more"
+                f"{file}, line {number}: {len(values)} coordinates for class {label}; expected at least 2 pairs"
             )
     return found
 

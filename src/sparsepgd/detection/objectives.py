@@ -93,12 +93,10 @@ class SemanticSegmentation:
         scores = output["out"] if isinstance(output, dict) and "out" in output else output
         if not isinstance(scores, Tensor):
             found = f"a dict with keys {list(output)}" if isinstance(output, dict) else type(output).__name__
-            raise ModelError(
-                f"the model returned {found}; expected (B, classes, H, W) or a dict that holds it as 'out'"
-            )
+            raise ModelError(f"the model returned {found}; expected (B, classes, H, W), or a dict with it under 'out'")
         if scores.dim() != 4 or scores.shape[2:] != x.shape[2:]:
             raise ShapeError(
-                f"scores of shape {tuple(scores.shape)} for images of {tuple(x.shape)}; expected one for each class "
+                f"scores of shape {tuple(scores.shape)} for images of {tuple(x.shape)}; expected one per class "
                 "and pixel, (B, classes, H, W)"
             )
         return scores

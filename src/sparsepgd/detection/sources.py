@@ -56,7 +56,7 @@ def _pretrained(name: str, device: torch.device | str) -> LoadedDetector:
         model = get_model(name, weights=weights).to(device).eval()
     except OSError as error:
         raise SourceError(
-            f"the weights of {name} cannot be fetched: {error}; put them into torch's hub folder"
+            f"the weights of {name} cannot be downloaded: {error}; put them into torch's hub folder"
         ) from None
     names = weights.meta["categories"]
     return LoadedDetector(name, model, TorchvisionDetector(COCO_CATEGORIES), tuple(names[i] for i in COCO_CATEGORIES))
@@ -70,6 +70,6 @@ def _made(name: str, made: Any, device: torch.device | str) -> LoadedDetector:
     if is_torchvision(made):
         return LoadedDetector(name, made.to(device).eval(), TorchvisionDetector())
     raise SourceError(
-        f"{name} gave {type(made).__name__}; expected a detector of torchvision or ultralytics, or a pair "
-        "(model, detector) with the methods losses and predict"
+        f"{name} returned an object of type {type(made).__name__}; expected a detector of torchvision or "
+        "ultralytics, or a pair (model, detector) with the methods losses and predict"
     )

@@ -45,7 +45,7 @@ def mean_average_precision(
     """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks; of each image the hundred
     surest detections count."""
     if len(predictions) != len(targets):
-        raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one for each image")
+        raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one per image")
     backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
     with needs("mAP"):
         from torchmetrics.detection import MeanAveragePrecision

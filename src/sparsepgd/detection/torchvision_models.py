@@ -32,7 +32,7 @@ class TorchvisionDetector:
     def losses(self, model: Any, x: Tensor, targets: Sequence[Target]) -> Tensor:
         if not is_torchvision(model):
             raise UnsupportedError(
-                f"{type(model).__name__} is no detector of torchvision (Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, "
+                f"{type(model).__name__} is not a torchvision detector (Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, "
                 "SSD); use Yolo.of(model), OutputLoss(function), or an objective of your own"
             )
         devices = [x.device] if x.device.type == "cuda" else []

@@ -58,12 +58,13 @@ class Yolo:
         tasks = _ultralytics()
         if not isinstance(model, tasks.DetectionModel):
             raise UnsupportedError(
-                f"{type(model).__name__} is no detection model of ultralytics; give YOLO(...).model, or use OutputLoss"
+                f"{type(model).__name__} is not a detection model of ultralytics; pass YOLO(...).model, or use "
+                "OutputLoss"
             )
         head = model.model[-1]
         if type(head).__name__ not in ("Detect", "Segment") or getattr(head, "one2one_cv2", None) is not None:
             raise UnsupportedError(
-                f"the head {type(head).__name__} is not known here; use a YOLOv8 or YOLO11 model for detection or "
+                f"the head {type(head).__name__} is not supported; use a YOLOv8 or YOLO11 model for detection or "
                 "segmentation, or OutputLoss(function) with a loss of your own"
             )
         return cls(head.nc, type(head).__name__ == "Segment")
@@ -134,7 +135,9 @@ def load_yolo(path: Path) -> tuple[Any, tuple[str, ...]]:
     try:
         model.load_state_dict(saved.weights)
     except RuntimeError as error:
-        raise SourceError(f"{path} does not fit this ultralytics: {first_line(error)}; try another") from None
+        raise SourceError(
+            f"{path} does not fit the installed ultralytics: {first_line(error)}; try another version"
+        ) from None
     return model.eval(), saved.names
 
 
@@ -237,7 +240,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     network = content.get("ema") or content.get("model")
     architecture = getattr(network, "yaml", None)
     if not isinstance(network, Husk) or not isinstance(architecture, dict):
-        raise SourceError(f"{str(path)!r} holds no model of ultralytics; give a checkpoint such as yolov8n.pt")
+        raise SourceError(
+            f"{str(path)!r} does not contain a model of ultralytics; give a checkpoint such as yolov8n.pt"
+        )
     weights = _state(network, "")
     names = getattr(network, "names", {})
     names = [names[i] for i in sorted(names)] if isinstance(names, dict) else names

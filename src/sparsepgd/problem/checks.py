@@ -37,11 +37,11 @@ def check_images(x: Tensor, quantize: bool = False) -> None:
     x = x.detach()
     if not bool(x.isfinite().all()):
         row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
-        raise NonFiniteError(f"image {row} holds NaN or infinity; every value must be a number in [0, 1]")
+        raise NonFiniteError(f"image {row} contains NaN or infinity; all values must be in [0, 1]")
     low, high = float(x.amin()), float(x.amax())
     if low < -ROUND_OFF or high > 1 + ROUND_OFF:
         raise RangeError(
-            f"images lie in [{low:.4g}, {high:.4g}]; expected [0, 1]: divide by 255, or undo the normalisation "
+            f"images are in [{low:.4g}, {high:.4g}]; expected [0, 1]: divide by 255, or undo the normalisation "
             "and put it inside the model"
         )
     if quantize and bool(((x * LEVELS).round() - x * LEVELS).abs().max() > 1e-3):

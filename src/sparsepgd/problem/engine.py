@@ -55,14 +55,14 @@ def metered() -> Iterator[Meter]:
 
 @dataclass(frozen=True)
 class Engine:
-    """Left out, all is chosen by the device: half precision and CUDA graphs on a GPU, and compiled code from when it is
-    seen that so many images hold out that it pays; elsewhere the model in its own precision. Channels come last
-    everywhere.
+    """How the model is run during a search. By default the device decides: on a GPU half precision, CUDA graphs and,
+    once enough images survive for it to pay off, compiled code; elsewhere the precision of the model. The memory format
+    is channels-last.
 
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
-    little, and the three bits that fp16 has more than bf16 make it stronger; a model beyond the range of fp16 gets
-    bf16. ``compile``: torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and
-    replayed. What a model does not allow is left out with one warning.
+    little, so fp16, with three more bits than bf16, makes it stronger; a model beyond the range of fp16 uses bf16.
+    ``compile``: torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and
+    replayed. What a model does not support is switched off with a warning.
     """
 
     precision: Precision | None = choice(None, PRECISIONS)
@@ -221,5 +221,5 @@ def in_parts(work: Callable[[slice], T], count: int, size: int) -> tuple[list[T]
 
 
 def warn(what: str, instead: str) -> None:
-    words = f"{what}; the result is the same, only slower; Engine({instead}) does not try"
+    words = f"{what}; the result is the same but the run is slower; use Engine({instead}) to silence this"
     warnings.warn(words, EngineWarning, stacklevel=4)

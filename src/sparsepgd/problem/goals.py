@@ -41,7 +41,7 @@ LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 
 class Goal(ABC):
-    """What the adversary wants the model to say."""
+    """What the adversary wants the model to predict."""
 
     @abstractmethod
     def labels(self, y: Tensor, classes: int) -> Tensor:
@@ -79,7 +79,7 @@ class Untargeted(Goal):
 class Targeted(Goal):
     """One given class: an integer for all images, or (B,).
 
-    ``accept="any"`` is led by the target but takes every wrong answer, as an untargeted evaluation does.
+    ``accept="any"`` uses the loss of the target, but counts every wrong prediction as a success.
     """
 
     target: int | Tensor
@@ -103,7 +103,9 @@ class Targeted(Goal):
         if bool(((target < 0) | (target >= classes)).any()):
             raise LabelError(f"target {target.tolist()[:5]}...; the model has classes 0 to {classes - 1}")
         if bool((target == y).any()):
-            raise LabelError(f"the target of image {int((target == y).nonzero()[0])} is its own label; choose another")
+            raise LabelError(
+                f"the target of image {int((target == y).nonzero()[0])} is its true label; choose another class"
+            )
         return target
 
     def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
@@ -126,7 +128,7 @@ class Divergence(Goal):
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         if self.clean.shape != (len(y), classes):
-            raise ShapeError(f"clean answers of shape {tuple(self.clean.shape)}; expected ({len(y)}, {classes})")
+            raise ShapeError(f"clean logits of shape {tuple(self.clean.shape)}; expected ({len(y)}, {classes})")
         return y
 
     def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:

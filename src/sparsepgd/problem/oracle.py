@@ -71,9 +71,11 @@ class Oracle:
     def __post_init__(self) -> None:
         if not callable(self.model) or isinstance(self.model, type):
             kind = f"the class {self.model.__name__}" if isinstance(self.model, type) else type(self.model).__name__
-            raise ModelError(f"the model is {kind}; expected a torch.nn.Module, or a function from images to logits")
+            raise ModelError(
+                f"the model is {kind}; expected a torch.nn.Module or a function that maps images to logits"
+            )
         if not callable(self.extract) and self.extract is not None:
-            raise ModelError(f"logits={self.extract!r}; expected a function from the model's output to logits")
+            raise ModelError(f"logits={self.extract!r}; expected a function that maps the model's output to logits")
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32. The model gets a copy, which it may change in place."""
@@ -83,7 +85,7 @@ class Oracle:
         if not isinstance(output, Tensor):
             raise LogitsShapeError(
                 f"the model returned {_describe(output)}, not a tensor of logits; "
-                "pass logits=lambda output: ... to pick them out"
+                "pass logits=lambda output: ... to extract them"
             )
         if output.dim() != 2 or len(output) != len(x) or output.shape[1] < 2:
             raise LogitsShapeError(
@@ -121,8 +123,8 @@ class Oracle:
         logits = self.logits(point)
         if not logits.requires_grad:
             raise NoGradientError(
-                "the model's logits have no gradient; a gradient attack needs a differentiable model "
-                "(no torch.no_grad, no numpy inside); for a black box use SparseRS"
+                "the logits have no gradient, which this attack needs; remove torch.no_grad and numpy from the model, "
+                "or use SparseRS, a black-box attack"
             )
         return point, logits
 
@@ -161,7 +163,7 @@ def classifier(asked: Evaluator) -> Oracle:
     if isinstance(asked, Oracle):
         return asked
     raise UnsupportedError(
-        "this attack asks for the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
+        "this attack needs the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
         "SAIF or PGD0 with restarts=1 and targets=0"
     )
 
@@ -172,8 +174,8 @@ def check_logits(logits: Tensor) -> None:
     if not bool(finite.all()):
         row, number = (~finite).nonzero()[0].tolist()
         raise NonFiniteLogitsError(
-            f"the model gives clean image {row} the logit {float(logits[row, number])} for class {number}; "
-            "check its weights, its precision and the range of the images"
+            f"the logit of clean image {row} for class {number} is {float(logits[row, number])}; "
+            "check the weights, the precision and the range of the images"
         )
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         warnings.warn(
@@ -189,9 +191,9 @@ def _refused(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:
         how = {torch.float32: "x.float()", torch.float64: "x.double()"}.get(own, f"x.to({own})")
-        return DTypeError(f"images of {x.dtype}, but the model has {own} ({first_line(error)}); use {how}")
+        return DTypeError(f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use {how}")
     said = f"{type(error).__name__}: {first_line(error)}"
-    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {said}; give images as it takes them")
+    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {said}; check the shape that it expects")
 
 
 def working_device(model: Model, x: Tensor) -> torch.device:

@@ -21,8 +21,8 @@ from sparsepgd.threat.norms import group_l0
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One row an image, aligned with the input. Verified: ``fooled`` is what a fresh forward pass in
-    full precision on ``x_adv`` confirmed, within budget."""
+    """One row per image, in the order of the input. ``fooled`` is verified: ``x_adv`` is within the budget, and a new
+    forward pass in full precision confirms the success."""
 
     x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
     fooled: Tensor  # (B,) bool
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def robust(self) -> Tensor:
-        """(B,) bool: right on the clean image and never fooled."""
+        """(B,) bool: classified correctly when clean, and not fooled."""
         return self.clean_correct & ~self.fooled
 
     @property

@@ -163,7 +163,7 @@ class Job:
         found = self.models or {role: source for role, source in roles.items() if source is not None}
         if not found:
             raise UnsupportedError(
-                f"nothing that ships can take the place of {' or '.join(roles)}; "
+                f"the package has no substitute for {' or '.join(roles)}; "
                 "give a model and its images: --model ROLE=SOURCE --data ..."
             )
         return found

@@ -87,15 +87,15 @@ def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -
 def rivals(job: Job) -> str:
     """How long the other attacks are."""
     if job.scale.passes is None:
-        return "the other attacks have the settings that the paper gives for them"
-    return f"the other attacks have about {job.scale.passes} passes for an image, not the settings of the paper"
+        return "the other attacks have the paper's settings"
+    return f"the other attacks have about {job.scale.passes} passes per image, not the paper's settings"
 
 
 def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     networks = {role: net for label in recipe.labels for role, net in table(label).networks.items()}
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
-        stand_in = ", a stand-in from this package" if subject.stand_in else ""
+        stand_in = ", a substitute from this package" if subject.stand_in else ""
         known = subject.stand_in or subject.role in recipe.roles
         paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
         yield f"model: {subject.name}{stand_in}; {paper}"
@@ -107,6 +107,6 @@ def _images(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for count, data in sets:
         low, high = wilson(count // 2, count)
         yield (
-            f"images: {count} of {data}, so that a share near 50 % is known to {100 * (high - low) / 2:.0f} points "
-            f"either way; the paper: {theirs}"
+            f"images: {count} of {data}, so a share near 50 % is accurate to +-{100 * (high - low) / 2:.0f} points; "
+            f"the paper: {theirs}"
         )

@@ -16,8 +16,8 @@ from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe, table
 LARGE = 224
 STRUCTURED: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES-l0": STRADES}
 ENLARGED = (
-    "images of 224x224 are bundled ones of 32x32 with every pixel drawn 7x7, the model sees averages of 7x7: one pixel "
-    "here moves it by a 49th of a pixel there"
+    "images of 224x224 are the bundled ones enlarged 7 times, and the model averages over 7x7: one pixel here counts a "
+    "49th of a pixel of the model"
 )
 
 
@@ -31,7 +31,7 @@ BOTH = {**_every("20", "k=15", "k=20"), "Vanilla": VANILLA, "sTRADES": STRADES}
 
 
 def _ablations() -> list[Recipe]:
-    short = "the paper's structured steps are meant for 10,000 iterations; a short run prefers larger ones"
+    short = "the paper's step sizes for structures are meant for 10,000 iterations; short runs need larger ones"
     found = []
     for name, scan in SCANS.items():
         structured = name.endswith("structured")
@@ -69,7 +69,7 @@ RECIPES = {
             "robust accuracy at k = 10, 15 and 20 pixels",
             grid(
                 accuracy.PIXELS,
-                "the paper's l0-trained models are trained for each k; a model here stands beside all three",
+                "the paper trains l0-trained models for each k; here one model is shown for all three",
             ),
             ("10_15", "20"),
             roles=BOTH,
@@ -118,7 +118,9 @@ RECIPES = {
         Recipe(
             "watermarks",
             "robust accuracy over eps: a circle and a letter",
-            grid(accuracy.WATERMARKS, ENLARGED, "the authors' bitmaps are not published; ours have as many pixels"),
+            grid(
+                accuracy.WATERMARKS, ENLARGED, "the authors' bitmaps are not published; ours have equally many pixels"
+            ),
             ("wm",),
             roles={"Vanilla": VANILLA},
             size=LARGE,

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sparsepgd.analysis.summary import counted
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.problem.checks import check_counts, check_labels
 from sparsepgd.problem.goals import margin
@@ -42,7 +43,7 @@ class Audit:
     def messages(self) -> Iterator[str]:
         for name, rows in self.false.items():
             named = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
-            yield f"{name} is not as recorded, {len(rows)} in all: rows {named}"
+            yield f"{name} differs from the record in {counted(len(rows), 'rows')}: {named}"
 
 
 def audit(
@@ -54,18 +55,18 @@ def audit(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
 ) -> Audit:
-    """Every row of the record measured again.
+    """Measure every row of a record again.
 
-    `data`: the clean images and labels; left out, those in the folder, on `device`.
-    `budget`: only for patterns of your own, which a record cannot build again.
-    A prediction that differs is let pass where the two classes are a tie: closer than `TIE` of the largest logit, or
+    `data`: the clean images and labels; default: those in the folder, on `device`.
+    `budget`: only for patterns of your own, which cannot be restored from a record.
+    A different prediction is accepted if the two classes are tied: closer than `TIE` of the largest logit, or
     than four units of the last place in the precision of the weights.
     """
     check_counts(batch_size=batch_size)
     record = load(folder)
     tensors = load_adversarial(folder, record)
     if data is None and "x" not in tensors:
-        raise SourceError(f"{folder} does not hold the clean images; hand them over: data=...")
+        raise SourceError(f"{folder} does not contain the clean images; pass them: data=...")
     x, y = data or (tensors["x"].to(device), tensors["y"].to(device))
     if x.dtype == torch.uint8:
         x = x.float() / LEVELS
@@ -146,5 +147,6 @@ def _of_class(values: Tensor, label: Tensor) -> Tensor:
 def _same(what: str, recorded: object, now: object) -> None:
     if recorded != now:
         raise UnsupportedError(
-            f"{what} was {str(recorded)[:12]}..., is {str(now)[:12]}...; hand over the model and images of the run"
+            f"{what} is {str(now)[:12]}..., the record has {str(recorded)[:12]}...; pass the model and images of "
+            "the run"
         )

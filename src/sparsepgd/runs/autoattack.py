@@ -28,8 +28,8 @@ from sparsepgd.threat import Budget, Pattern, Pixels
 CHUNK = 16  # batches on the device at a time: a fooled image makes room for the next
 SUSPICIOUS = 0.002  # what a black box may break after the white boxes, as a share of the images
 MASKED = (
-    "warning: {name} needs no gradient and broke {gain:.2%} that the attacks before it did not; "
-    "the model may hide its gradients, or more steps are needed"
+    "warning: {name} needs no gradient, but broke {gain:.2%} of the images that withstood the attacks before it; "
+    "the model may mask its gradients, or more steps are needed"
 )
 Images = Tensor | Iterable[tuple[Tensor, Tensor]]  # a tensor, or a DataLoader of (images, labels)
 Labelled = tuple[Tensor, Tensor]
@@ -40,8 +40,8 @@ class AutoAttack:
 
     ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Cluster-RS), "paper" (saa: sPGD unprojected, sPGD
     projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as
-    k=24; a smaller ``eps`` bounds magnitudes. Unlike the original, results do not depend on ``bs``, and a resumed run
-    returns all that was found.
+    k=24; an ``eps`` of at most 1 bounds the magnitudes. Unlike in the original, results do not depend on ``bs``, and a
+    resumed run returns all adversarial images.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AutoAttack:
             raise UnsupportedError(f"attacks_to_run with version={version!r}; use version='custom' to choose attacks")
         if isinstance(eps, Real) and (eps > 1 or (eps == 1 and isinstance(eps, Integral) and k is None)):
             if k not in (None, eps) or int(eps) != eps:
-                raise UnsupportedError(f"k={k} and eps={eps}; say k={int(eps)}, or eps <= 1 for a bound on magnitudes")
+                raise UnsupportedError(f"k={k} and eps={eps}; use k={int(eps)}, or eps <= 1 to bound the magnitudes")
             k, eps = int(eps), 1.0
         self.model, self.logits, self.device = model, logits, device
         self.seed = None if seed is None else check_seed(seed)
@@ -96,10 +96,10 @@ class AutoAttack:
         return_labels: bool = False,
         state_path: str | Path | None = None,
     ) -> Tensor | Labelled:
-        """Adversarial images, clean where none was found, and, if asked for, what the model says of them.
+        """Adversarial images (clean ones where no attack succeeds) and, on request, their predictions.
 
         ``state_path`` is a folder: the evaluation is a run like those of ``spgd evaluate``, kept there chunk by chunk,
-        and the same call goes on after the last of them.
+        and the same call resumes it.
         """
         x, y = self._gather(x_orig, y_orig, bs)
         result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
@@ -108,7 +108,7 @@ class AutoAttack:
     def run_standard_evaluation_individual(
         self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Tensor | Labelled]:
-        """What each attack finds alone, by its name."""
+        """The adversarial images of each attack alone, by its name."""
         x, y = self._gather(x_orig, y_orig, bs)
         ensemble, outputs = self._chosen(), {}
         for name, member in zip(ensemble.names, ensemble.members, strict=True):
@@ -129,7 +129,7 @@ class AutoAttack:
                 raise UnsupportedError("y_orig is missing; give labels (B,), or a DataLoader of (images, labels)")
             batches = list(x)
             if not batches:
-                raise SourceError("the DataLoader gives no batches; use at least one image")
+                raise SourceError("the DataLoader is empty; it must yield at least one batch")
             x, y = (torch.cat(part) for part in zip(*batches, strict=True))
         check_images(seen_as_images(x, self.ensemble.budget))  # type: ignore[arg-type]
         return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
@@ -185,11 +185,14 @@ class AutoAttack:
 
         if model_digest(self.model) is None:
             raise UnsupportedError(
-                "state_path with a model that is just a function, which cannot be told from another one when the "
-                "evaluation goes on; make it a torch.nn.Module, or leave state_path out"
+                "state_path was given, but the model is a plain function, which cannot be recognised when the "
+                "evaluation "
+                "resumes; use a torch.nn.Module, or omit state_path"
             )
         if path.is_file():
-            raise FolderError(f"{path} is a file; the state of an evaluation is a folder: choose another state_path")
+            raise FolderError(
+                f"{path} is a file, but the state of an evaluation is a folder; choose another state_path"
+            )
         begun = Folder(path).head() if self.seed is None else None
         seed = begun.configuration["seed"] if begun else time.time_ns() if self.seed is None else self.seed
         model = self.model if self.logits is None else Extracted(self.model, self.logits)

@@ -26,7 +26,7 @@ from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
-AGAIN = "bring the file back, or delete the folder and run again"
+AGAIN = "restore the file, or delete the folder and run again"
 LAG = 60.0  # seconds after which a network file system shows what others have written
 
 
@@ -35,11 +35,16 @@ def load(folder: str | Path) -> Record:
     if (folder / RECORD).is_file():
         record = read(folder / RECORD, Record)
         if not record.finished:
-            raise SourceError(f"{folder / RECORD} says finished: false, and only finished runs have such a file")
+            raise SourceError(
+                f"{folder / RECORD} says finished: false, but only finished runs have this file; delete the folder "
+                "and run again"
+            )
         return record
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
-        raise SourceError(f"the run in {folder} is not finished, {done} images are done; run it again to go on")
+        raise SourceError(
+            f"the run in {folder} is not finished, {done} images are done; run its command again to resume"
+        )
     raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
 
 
@@ -57,11 +62,11 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
     if sha256(data) != record.adversarial:
-        raise SourceError(f"{file} is not the file that {RECORD} speaks of: it was changed or cut short; {AGAIN}")
+        raise SourceError(f"{file} does not match {RECORD}: it was changed or truncated; {AGAIN}")
     try:
         tensors = load_tensors(data)
     except SafetensorError as error:
-        raise SourceError(f"{file} is no safetensors file: {first_line(error)}; {AGAIN}") from None
+        raise SourceError(f"{file} is not a safetensors file: {first_line(error)}; {AGAIN}") from None
     if wrong := _misfit(tensors, record.images):
         raise SourceError(f"{file}: {wrong}; {AGAIN}")
     return tensors
@@ -94,7 +99,7 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.path)
         except BlockingIOError:
-            raise FolderError(f"another process works in {self.path}; wait for it or choose another --out") from None
+            raise FolderError(f"another process is using {self.path}; wait for it or choose another --out") from None
         except OSError as error:
             raise SourceError(f"{self.path} cannot be used: {error.strerror}; choose another --out") from None
         try:

@@ -103,7 +103,7 @@ def other_answers(before: Sequence[Sequence[float]], model: Model, x: Tensor) ->
     if apart <= round_off(model, SAME) * size:
         return []
     return [
-        f"the model answers differently than the one that began the run, on its first images by {apart:.3g} where the "
+        f"the model differs from the one that started the run: logits of the first images by {apart:.3g}, where the "
         f"largest logit was {size:.3g}"
     ]
 
@@ -144,9 +144,9 @@ def hardware(device: torch.device) -> str:
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     saved = attack.get("budget")
     if not isinstance(saved, dict):
-        raise UnsupportedError(f"the record of {attack.get('name')!r} names no budget; hand it over: budget=...")
+        raise UnsupportedError(f"the record of {attack.get('name')!r} has no budget; pass it: budget=...")
     if saved.get("allowed") != plain(allowed):
-        raise SourceError("the mask `allowed` beside the images is not the one that the record speaks of")
+        raise SourceError("the mask `allowed` stored with the images does not match the record; restore the file")
     return Budget(saved["k"], _pattern(**saved["pattern"]), saved["eps"], allowed)
 
 
@@ -155,11 +155,11 @@ def _pattern(kind: str, **values: Any) -> Pattern:
         return Shape([[int(cell) for cell in row] for row in values["kernel"]], values["name"])
     classes = {known.__name__: known for known in Pattern.__subclasses__()}
     if kind not in classes:
-        raise UnsupportedError(f"the record has a pattern {kind!r} that is not known here; hand it over: budget=...")
+        raise UnsupportedError(f"the record has an unknown pattern {kind!r}; pass the budget: budget=...")
     try:
         return classes[kind](**values)
     except TypeError as error:
-        raise SourceError(f"the record has a pattern that cannot be built again: {first_line(error)}") from None
+        raise SourceError(f"the pattern of the record cannot be restored: {first_line(error)}") from None
 
 
 def plain(value: object) -> Any:

@@ -231,7 +231,9 @@ def read(file: Path, kind: type[M]) -> M:
     except ValidationError as error:
         if (first := error.errors()[0])["loc"] == ("version",):
             raise SourceError(
-                f"{file} is a record of version {first['input']!r}, this sparsepgd reads {VERSION}; "
+                f"{file} is a record of version {first['input']!r}, but this sparsepgd reads version {VERSION}; "
                 "use the sparsepgd that wrote it, or choose another --out"
             ) from None
-        raise SourceError(f"{file} is no record: {problem(error)}; delete it or choose another --out") from None
+        raise SourceError(
+            f"{file} is not a valid record: {problem(error)}; delete it or choose another --out"
+        ) from None

@@ -59,11 +59,12 @@ def run(
     """Attack all images of `data` (x, y), or resume the run in the folder, or read it if it is finished.
 
     `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
-    "data": ...} and others; with the hyper-parameters (of others' attacks, if they are dataclasses), the seed and the
-    sha256 of weights and images they tell runs apart. A model that is just a function is only resumed under a name.
-    `chunk`: images between two writes. `stop`: asked before each chunk; if true the run ends early, unfinished.
+    "data": ...} and others. They identify a run, with the hyper-parameters (of foreign attacks, if they are
+    dataclasses), the seed and the sha256 of weights and images. A plain function is only resumed under a name.
+    `chunk`: images between two writes. `stop`: called before each chunk; if it returns true, the run ends early,
+    unfinished.
     `workers`: each calls this with the same arguments, for one folder, and gets the same record; only the first reports
-    progress, with its own successes alone. `about`: for readers of the record; left out, the class names of `data`.
+    progress, for its own images. `about`: for readers of the record; default: the class names of `data`.
     `keep`: called with the adversarial images, as they are stored, of a run without a folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
@@ -75,7 +76,9 @@ def run(
     task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
     if folder is None and workers.world > 1:
-        raise UnsupportedError(f"{workers.world} workers without a folder; use --out with one that all of them see")
+        raise UnsupportedError(
+            f"{workers.world} workers need a common folder; use --out with one that all of them can access"
+        )
     if folder is None:
         head = _head(task, configuration, about)
         made, images = attack_chunk(task, "", 0, len(x), 0)
@@ -87,7 +90,7 @@ def run(
         head = workers.share(lambda: _opened(opened, task, configuration, about, named="model" in (config or {})))
         other = identity.differences(head.configuration, configuration)
         if other := other or identity.other_answers(head.answers, model, x):
-            raise FolderError(f"worker {workers.rank} has another run than the first: {'; '.join(other)}")
+            raise FolderError(f"worker {workers.rank} has different settings than the first: {'; '.join(other)}")
         if isinstance(head, Record):
             return _note_engine(head, _environment(task))
         return _resume(opened, task, head, size, stop, workers)
@@ -152,8 +155,8 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
         return head
     if not other:
         raise FolderError(
-            f"{folder.path} holds a run of a model that is just a function, which cannot be told from any other one; "
-            'name the model for its record, config={"model": ...}, or choose another folder'
+            f"{folder.path} holds a run of a plain function, which cannot be recognised; "
+            'name the model, config={"model": ...}, or choose another folder'
         )
     raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
 
@@ -192,7 +195,7 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
     if missing is not None:
         raise SparsePGDError(
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
-            "let --out be a folder that all workers see, and run the same again"
+            "use an --out that all workers can access, and run the same command again"
         )
     data = image_file(task, [folder.images(chunk)["x_adv"] for chunk in done])
     record = _record(head, done, sha256(data))
@@ -208,7 +211,7 @@ def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
     other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
         return head
-    message = f"the run was begun elsewhere: {'; '.join(other)}; round-off may differ between chunks"
+    message = f"the run was started in another environment: {'; '.join(other)}; round-off may differ between chunks"
     return head.model_copy(update={"warnings": (*head.warnings, sanity.Notice("mixed", message))})
 
 
@@ -217,7 +220,7 @@ def _note_engine(record: Record, now: dict[str, str]) -> Record:
     before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
     if before == asked:
         return record
-    message = f"finished before with {before}, not with {asked}, and only read; choose another --out to run it so"
+    message = f"this run was finished with {before} and only read; to run it with {asked}, choose another --out"
     return record.model_copy(update={"warnings": (*record.warnings, sanity.Notice("only-read", message))})
 
 

@@ -59,9 +59,9 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class Attack(Attacker):
-    """The base of single attacks: `search` makes claims, and they are verified.
+    """The base class of single attacks: what `search` claims is verified.
 
-    The state of a search is float32; the model is given, and the result has, the dtype of x.
+    The state of a search is float32; the model receives, and the result has, the dtype of x.
     """
 
     needs_gradient: ClassVar[bool] = True
@@ -84,30 +84,30 @@ class Attack(Attacker):
         if not isinstance(self.budget.pattern, self.patterns):
             known = " or ".join(pattern.__name__ for pattern in self.patterns)
             raise UnsupportedError(
-                f"{type(self).__name__} takes a budget of {known}, not {self.budget.pattern!r}; for this one use "
-                "SparsePGD(budget) or SparseRS(budget), which take every pattern"
+                f"{type(self).__name__} supports {known}, not {self.budget.pattern!r}; use "
+                "SparsePGD(budget) or SparseRS(budget), which support every pattern"
             )
         check_fields(self)
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
-        """With so many steps, or so many queries if it is a black box."""
+        """With this many steps, or this many queries for a black-box attack."""
         return cls(budget, steps if cls.needs_gradient else queries, **settings)  # type: ignore[call-arg, arg-type]
 
     @classmethod
     def quick(cls, budget: Budget) -> Self:
-        """For seconds."""
+        """With settings that take seconds."""
         return cls(budget, **cls.quick_settings) if cls.quick_settings else cls.of_length(budget, 60, 300)
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
-        """With about so many passes of the model for an image, in one attempt."""
+        """With about this many passes per image, in one attempt."""
         steps = max(passes // cls.passes_per_step - cls.points_besides, 1)
         return cls.of_length(budget, steps, steps, **settings)
 
     @abstractmethod
     def search(self, task: Task) -> SearchResult:
-        """Look for adversarial images; what is claimed is verified afterwards."""
+        """Search for adversarial images; successes are verified afterwards."""
 
     @abstractmethod
     def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:

@@ -186,7 +186,9 @@ class Foreign(Attacker):
 
     def with_budget(self, change: Callable[[Budget], Budget]) -> Self:
         if hasattr(self.theirs, "budget") and not is_dataclass(self.theirs):
-            raise UnsupportedError(f"{self.name} has a budget that cannot change; make it a dataclass with a budget")
+            raise UnsupportedError(
+                f"{self.name} has a budget that cannot be replaced; make the attack a dataclass with a field budget"
+            )
         return super().with_budget(change)
 
 
@@ -199,8 +201,8 @@ def adopted(attack: Any, **assumed: Any) -> Attacker:
     if isinstance(attack, Attacker):
         return attack
     if isinstance(attack, type) or not callable(attack) or not hasattr(attack, "name"):
-        raise UnsupportedError(f"{attack!r} is no attack; expected one, e.g. SparsePGD(budget)")
+        raise UnsupportedError(f"{attack!r} is not an attack; expected one, e.g. SparsePGD(budget)")
     known = assumed | {name: getattr(attack, name) for name in DECLARED if hasattr(attack, name)}
     if not isinstance(known.get("budget"), Budget):
-        raise UnsupportedError(f"{attack.name} has no budget whose k could change; use a dataclass with a budget")
+        raise UnsupportedError(f"{attack.name} has no budget; use a dataclass with a field budget")
     return Foreign(attack, attack.name, **known)

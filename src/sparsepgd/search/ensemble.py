@@ -114,12 +114,12 @@ class SparseAutoAttack(Attacker):
     """A cascade of attacks, each on the survivors of those before.
 
     ``version``: "paper" is the paper's cascade (saa): sPGD unprojected, sPGD projected, Sparse-RS. "standard" (saa+)
-    begins with SparseAnneal, which is much stronger on l0-trained models; `steps` are its steps, and sPGD has a fixed
-    share of them. It ends with `queries` of Cluster-RS, or of Sparse-RS if the pattern is not pixels or features.
-    ``attacks`` takes the place of them all: attacks, or anything with a name and the call of an attack.
-    ``targeted`` adds sPGD led towards each of the nine likeliest wrong classes, as many steps for each class as for
-    untargeted sPGD; it is off because untargeted sPGD is the stronger one in the paper. Every member gets the same
-    seed, and the numbers of its images, so what it finds is what it would have found alone.
+    starts with SparseAnneal, which is much stronger on l0-trained models; it has all `steps`, sPGD a fifth of them. It
+    ends with `queries` of Cluster-RS, or of Sparse-RS if the pattern is not pixels or features.
+    ``attacks`` replaces the members: attacks, or anything with a name and the call signature of an attack.
+    ``targeted`` adds sPGD towards each of the nine most likely wrong classes, with all its steps for each class; it is
+    off because untargeted sPGD is stronger in the paper. Every member has the same seed and finds what it would find
+    alone.
     """
 
     minimum_norm: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class SparseAutoAttack(Attacker):
         if self.attacks is not None:
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
-            raise UnsupportedError("attacks=() is empty; name at least one attack, or leave it out")
+            raise UnsupportedError("attacks=() is empty; give at least one attack, or omit it")
         for member in self.members:  # SparseAnneal says if these steps are too few
             own, allowed = member.budget, self.budget.allowed
             kept = allowed is None or (own.allowed is not None and torch.equal(own.allowed, allowed))
@@ -147,7 +147,9 @@ class SparseAutoAttack(Attacker):
             if wider or not kept:
                 raise BudgetError(f"{member.name} has {own}, the ensemble {self.budget}; give both the same budget")
             if self.quantize and not member.quantize:
-                raise UnsupportedError(f"{member.name} does not stay on the 8-bit grid; give it quantize=True as well")
+                raise UnsupportedError(
+                    f"{member.name} has quantize=False, the ensemble quantize=True; set quantize=True for both"
+                )
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
@@ -211,7 +213,7 @@ class SparseAutoAttack(Attacker):
         return max(member.revision for member in self.members)
 
     def history(self, result: Result) -> dict[str, float]:
-        """The accuracy on clean images, and the robust accuracy after each member, in order."""
+        """Clean accuracy, and robust accuracy after each member, in order."""
         left, broken, accuracy = int(result.clean_correct.sum()), Counter(result.broken_by), {}
         for name in ("clean", *self.names):
             left -= broken[name]
@@ -222,7 +224,7 @@ class SparseAutoAttack(Attacker):
         """The counters are sums over the members that worked on the image."""
         if not isinstance(call.goal, Untargeted | None):
             raise UnsupportedError(
-                f"SparseAutoAttack counts every wrong answer, but goal={call.goal!r}; for a target use "
+                f"SparseAutoAttack is untargeted, but goal={call.goal!r}; for a target use "
                 "SparseAnneal(budget)(..., goal=goal), or SparseAutoAttack(budget, targeted=True) to try likely targets"
             )
         return _in_turn(call, [(name, member, None) for name, member in zip(self.names, self.members, strict=True)])

@@ -48,12 +48,12 @@ class State:
 @registered("spgd", "sPGD_u", name="spgd-unprojected", gradient="unprojected")
 @dataclass(frozen=True, eq=False)
 class SparsePGD(Stepwise[State]):
-    """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" tosses a coin per call.
+    """White box. ``gradient``: "unprojected" explores, "projected" exploits, "random" chooses one for each call.
 
-    ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps; left out, they are the
-    paper's: 0.25, 0.25, 3 for pixels and features, 0.0125, 0.0125, 50 for structured patterns and 10,000 steps.
-    Shorter runs on structured patterns have a faster pace, see `default_pace`; it is fixed when the attack is made, so
-    that replace(attack, steps=...) keeps it.
+    ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps. The defaults are the paper's:
+    0.25, 0.25, 3 for pixels and features; 0.0125, 0.0125, 50 for structured patterns with 10,000 steps.
+    Shorter runs on structured patterns take larger steps (`default_pace`). They are fixed when the attack is created:
+    replace(attack, steps=...) keeps them.
     """
 
     points_besides: ClassVar[int] = 1

@@ -172,7 +172,7 @@ class Standalone(Attack):
         if isinstance(oracle, Oracle) and not isinstance(oracle.goal, self.goals):
             able, goal = " or ".join(f"{goal.__name__}(...)" for goal in self.goals), type(oracle.goal).__name__
             raise UnsupportedError(
-                f"{type(self).__name__} has no way to the goal {goal}; use {able}, or SparsePGD(budget)"
+                f"{type(self).__name__} does not support the goal {goal}; use {able}, or SparsePGD(budget)"
             )
 
     def _progress(self, task: Task, before: int, active: int, fooled: int) -> Callable[[int], None]:

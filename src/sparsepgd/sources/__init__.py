@@ -61,7 +61,7 @@ def load_pairs(
     pairs = [(one, images(one.size if size is None else size).for_classes(one.classes)) for one in sources]
     for _, found in pairs:
         if isinstance(size, int) and (own := tuple(found.x.shape[2:])) != (size, size):
-            raise UnsupportedError(f"size={size}, but {data} holds arrays of {own}, not pictures; leave size out")
+            raise UnsupportedError(f"size={size}, but {data} contains arrays of {own}, not picture files; omit size")
     return pairs
 
 

@@ -18,7 +18,7 @@ from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of
 from sparsepgd.sources.pictures import Size
 
 NAMES = (
-    "bundled, digits, cifar10, cifar100, gtsrb, imagenet100, each but the first two with :DIR, folder:DIR, "
+    "bundled, digits, cifar10, cifar100, gtsrb, imagenet100 (the last four also as NAME:DIR), folder:DIR, "
     "csv:FILE, npz:FILE, torchvision:NAME or hf:NAME"
 )
 
@@ -42,15 +42,15 @@ class Data(tuple[Tensor, Tensor]):
 
     @property
     def about(self) -> str:
-        """What is good to know before a run, in a few words."""
+        """A short description, shown before a run."""
         shape = "x".join(map(str, self.x.shape[1:]))
         names = f", {len(self.class_names)} classes" if self.class_names else ""
         return f"{len(self.x)} of {shape}, labels {int(self.y.min())} to {int(self.y.max())}{names}"
 
     def for_classes(self, names: tuple[str, ...]) -> Data:
-        """With labels as a model numbers its classes, where the names of all classes here are names there too.
+        """The data with labels in the numbering of a model, if the model has all class names of the data.
 
-        So some classes of ImageNet, in folders with their names, fit a model of all thousand.
+        For example, folders with some classes of ImageNet fit a model with all 1,000 classes.
         """
         own = self.class_names
         if not own or own == names[: len(own)] or any(names.count(name) != 1 for name in own):
@@ -73,7 +73,7 @@ class Data(tuple[Tensor, Tensor]):
         for number in sorted(set(self.y.tolist()) & set(range(len(pairs)))):
             own, other = pairs[number]
             if own.casefold() != other.casefold() and not (own.isdigit() and int(own) == number):
-                return f"class {number} is {own!r} in the data and {other!r} for the model; labels count as numbers"
+                return f"class {number} is {own!r} in the data and {other!r} for the model; labels are used as numbers"
         return None
 
     @property
@@ -91,15 +91,15 @@ def load_data(
     """x (n, C, H, W) in [0, 1] and y (n,), with `class_names`; ``x, y = load_data(...)`` works.
 
     `name`: ``bundled``, CIFAR-10 test images of this package; ``digits`` of scikit-learn; ``cifar10``, ``cifar100``,
-    ``gtsrb``, ``imagenet100``, looked for in ``:DIR``, else in the folder that SPARSEPGD_DATA names, else in ./data;
-    ``folder:DIR``, one sub-folder of pictures a class, in the order of their names; ``csv:FILE``, lines of a picture
-    file and a class number; ``npz:FILE``, arrays x (N, C, H, W), (N, H, W, C) or without pixels (N, F), and y (N,), or
-    x_test, y_test, x_train, y_train; ``torchvision:NAME``, a class of torchvision.datasets; ``hf:NAME``, a data set of
-    Hugging Face or a folder that it saved.
-    `n`: so many images, all of them if left out. `choose`: "first", or "balanced": as many of each class, in turn;
-    left out, balanced where files lie class by class, in folders. `size`: side, or `Framing`, of pictures that are to
-    be cut and resized; left out, as they are, and 224 after a resize to 256 for GTSRB and ImageNet-100, as in the
-    paper. `part`: those to test on or to train on, where a source has both.
+    ``gtsrb``, ``imagenet100``, read from ``NAME:DIR``, otherwise from the folder in SPARSEPGD_DATA, otherwise from
+    ./data; ``folder:DIR``, one sub-folder of pictures per class, in the order of their names; ``csv:FILE``, lines of a
+    picture file and a class number; ``npz:FILE``, arrays x (N, C, H, W), (N, H, W, C) or without pixels (N, F), and y
+    (N,), or x_test, y_test, x_train, y_train; ``torchvision:NAME``, a class of torchvision.datasets; ``hf:NAME``, a
+    data set of Hugging Face or a folder that it saved.
+    `n`: number of images; default: all. `choose`: "first", or "balanced": equally many of each class, in turn; default:
+    balanced for folders of classes, otherwise first. `size`: side, or `Framing`, to crop and resize pictures to;
+    default: unchanged, but 224 after a resize to 256 for GTSRB and ImageNet-100, as in the paper. `part`: the test or
+    the training images, if a source has both.
     """
     if part not in get_args(Part):
         raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
@@ -121,7 +121,7 @@ def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
 def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:
     rows = listing.rows(n, choose, name)
     if not rows:
-        raise SourceError(f"{name} holds no images to {part} on")
+        raise SourceError(f"{name} contains no images for the part {part}; use another source")
     x = listing.read(rows, listing.size if size is None else size)
     return Data(x, torch.tensor([int(listing.labels[row]) for row in rows]), listing.class_names)
 

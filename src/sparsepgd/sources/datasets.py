@@ -62,8 +62,8 @@ def cifar(name: str, given: str, part: Part) -> Listing:
         found = kind(str(folder), train=part == "train", download=not (folder / kind.base_folder).is_dir())
     except (RuntimeError, OSError) as error:
         raise SourceError(
-            f"no {kind.base_folder} in {str(folder)!r}, and it cannot be fetched: {first_line(error)}; unpack "
-            f"{kind.filename} there, or put {file.name} there, or name the folder: {name}:DIR, or {DATA_FOLDER}"
+            f"no {kind.base_folder} in {str(folder)!r}, and the download failed: {first_line(error)}; unpack "
+            f"{kind.filename} there, put {file.name} there, or give the folder as {name}:DIR or in {DATA_FOLDER}"
         ) from None
     x = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
     return of_tensors(x, torch.tensor(found.targets), found.classes, split=True)
@@ -79,8 +79,8 @@ def gtsrb(given: str, part: Part) -> Listing:
     root = next((folder / one for one in GTSRB_FOLDERS if (folder / one / "00000").is_dir()), None)
     if root is None:
         raise SourceError(
-            f"no folders 00000 to 00042 in {str(folder)!r}; unpack GTSRB_Final_Training_Images.zip there, or name the "
-            f"folder: gtsrb:DIR, or {DATA_FOLDER}"
+            f"no folders 00000 to 00042 in {str(folder)!r}; unpack GTSRB_Final_Training_Images.zip there, or give the "
+            f"folder as gtsrb:DIR or in {DATA_FOLDER}"
         )
     from torchvision.datasets import ImageFolder
 
@@ -88,7 +88,9 @@ def gtsrb(given: str, part: Part) -> Listing:
     order = np.arange(len(found.samples))
     np.random.RandomState(0).shuffle(order)
     if len(order) <= GTSRB_TEST:
-        raise SourceError(f"{root} holds {len(order)} pictures; expected more than the {GTSRB_TEST} to test on")
+        raise SourceError(
+            f"{root} holds {len(order)} pictures; expected more than {GTSRB_TEST}, which are the test images"
+        )
     rows = order[GTSRB_TEST:] if part == "train" else order[:GTSRB_TEST]
     paths, labels = zip(*(found.samples[row] for row in rows.tolist()), strict=True)
     named = found.classes == [f"{number:05d}" for number in range(len(GTSRB_CLASSES))]
@@ -103,13 +105,15 @@ def imagenet100(given: str, part: Part) -> Listing:
     """
     folder = _folder("imagenet100", given)
     if not folder.is_dir():
-        raise SourceError(f"no folder {str(folder)!r}; name it: imagenet100:DIR with train and val, or {DATA_FOLDER}")
+        raise SourceError(
+            f"no folder {str(folder)!r}; give one with train and val as imagenet100:DIR or in {DATA_FOLDER}"
+        )
     listing = of_parts(folder, part, LARGE)
     file = folder / "classes.txt"
     if not file.is_file():
         if len(listing.class_names) > 100:
             raise SourceError(
-                f"{folder} has {len(listing.class_names)} classes; list the hundred in {file} (those of the paper: "
+                f"{folder} has {len(listing.class_names)} classes; list 100 of them in {file} (those of the paper: "
                 "recipes/imagenet100-classes.txt)"
             )
         return listing
@@ -156,11 +160,15 @@ def torchvision(name: str, part: Part) -> Listing:
     kind, _, folder = name.partition(":")
     make = getattr(datasets, kind, None)
     if not isinstance(make, type) or not issubclass(make, datasets.VisionDataset):
-        raise SourceError(f"torchvision has no data set {kind!r}; e.g. torchvision:FashionMNIST")
+        raise SourceError(
+            f"torchvision has no data set {kind!r}; use a class of torchvision.datasets, e.g. FashionMNIST"
+        )
     found = _made(make, folder or os.environ.get(DATA_FOLDER, "data"), part)
     first = found[0]
     if not isinstance(first, tuple) or not hasattr(first[0], "convert") or not isinstance(first[1], int):
-        raise SourceError(f"torchvision:{kind} does not give a picture and a class number; use it in Python")
+        raise SourceError(
+            f"torchvision:{kind} does not return pictures and class numbers; convert it in Python, see sp.load_data"
+        )
     kept = next((getattr(found, key) for key in LABELS if hasattr(found, key)), None)
     labels: Sequence[int] = _Labels(found) if kept is None else [int(label) for label in kept]
     classes = tuple(map(str, getattr(found, "classes", ())))
@@ -179,12 +187,14 @@ def hugging_face(name: str, part: Part) -> Listing:
             found = library.load_dataset(*name.split("@", 1))
     except Exception as error:
         reason = first_line(error)
-        raise SourceError(f"hf:{name} cannot be loaded: {reason}; give a name of the Hub or a saved folder") from None
+        raise SourceError(
+            f"hf:{name} cannot be loaded: {reason}; use a name on the Hugging Face Hub or a saved folder"
+        ) from None
     parts = isinstance(found, dict)
     if parts:
         split = next((one for one in SPLITS[part] if one in found), None)
         if split is None:
-            raise SourceError(f"hf:{name} has {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
+            raise SourceError(f"hf:{name} has the splits {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
         found = found[split]
     picture, label, names = _columns(library, found, name)
     return Listing(found[label][:], partial(_read, lambda i: found[i][picture], name), names, split=parts)
@@ -217,7 +227,7 @@ def _made(make: type, root: str, part: Part) -> Any:
             return make(**attempt)
         except (RuntimeError, OSError, ValueError, TypeError) as error:
             reason = first_line(error)
-    raise SourceError(f"no {make.__name__} in {root!r}, and it cannot be fetched: {reason}; name its folder with :DIR")
+    raise SourceError(f"no {make.__name__} in {root!r}, and the download failed: {reason}; give its folder as :DIR")
 
 
 def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, ...]]:
@@ -227,7 +237,7 @@ def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, 
     classes = next((key for key, kind in features.items() if isinstance(kind, library.ClassLabel)), None)
     label = classes or next((key for key in ("label", "labels") if key in features), None)
     if picture is None or label is None:
-        raise SourceError(f"hf:{name} has columns {', '.join(features)}; expected one of pictures and one of labels")
+        raise SourceError(f"hf:{name} has columns {', '.join(features)}; expected an image column and a label column")
     return picture, label, tuple(features[classes].names) if classes else ()
 
 

@@ -55,7 +55,9 @@ def _function(module: ModuleType, path: Path, factory: str) -> Any:
     try:
         inspect.signature(make).bind()
     except TypeError as error:
-        raise SourceError(f"{path}:{factory} is called without arguments: {error}; give them defaults") from None
+        raise SourceError(
+            f"{path}:{factory} must be callable without arguments: {error}; give its arguments defaults"
+        ) from None
     except ValueError:  # it is not written in Python
         pass
     return make

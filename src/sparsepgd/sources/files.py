@@ -24,7 +24,7 @@ from sparsepgd.extras import needs
 
 Shape = tuple[int | None, ...]  # None: any
 PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # how files of torch.save begin
-TRUST = "it may run code when it is read; if you trust where it comes from, say so: --trust, or trust=True"
+TRUST = "reading it may run code; if you trust its origin, pass --trust or trust=True"
 
 
 class Exported(nn.Module):
@@ -95,7 +95,7 @@ def in_batches(call: Callable[[Tensor], Tensor], x: Tensor, size: int | None) ->
 
 def _single(shapes: list[Shape], path: Path) -> Shape:
     if len(shapes) != 1 or len(shapes[0]) < 2:
-        raise SourceError(f"{str(path)!r} takes inputs {shapes}; expected one, e.g. images (B, C, H, W)")
+        raise SourceError(f"{str(path)!r} takes inputs {shapes}; expected a single input, e.g. images (B, C, H, W)")
     shape = shapes[0]
     if len(shape) == 4 and shape[1] is not None and shape[1] > 4 and shape[3] in (1, 3):
         raise SourceError(f"{str(path)!r} takes images {shape}, channels last; export it for (B, C, H, W)")
@@ -106,7 +106,7 @@ def read(path: str | Path, trust: bool = False) -> Any:
     """What a .safetensors file or one of torch.save holds, on the CPU."""
     path = Path(path)
     if not path.is_file():
-        raise SourceError(f"no file {str(path)!r}; give weights as .safetensors or as torch.save writes them")
+        raise SourceError(f"no file {str(path)!r}; give a .safetensors file or one written by torch.save")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -116,7 +116,7 @@ def read(path: str | Path, trust: bool = False) -> Any:
     except pickle.UnpicklingError as error:
         if trust or path.read_bytes()[:2] not in PICKLES:
             raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}") from None
-        raise SourceError(f"{str(path)!r} is a pickle of more than tensors: {TRUST}") from None
+        raise SourceError(f"{str(path)!r} is a pickle with more than tensors; {TRUST}") from None
     except Exception as error:  # what is no pickle at all is a KeyError, a struct.error, ...
         said = f"{type(error).__name__}: {first_line(error)}"
         raise SourceError(f"{str(path)!r} cannot be read as weights: {said}") from None
@@ -128,11 +128,13 @@ def check_exported(path: Path, trust: bool) -> None:
         with zipfile.ZipFile(path) as archive:
             suspect = None if trust else next((name for name in archive.namelist() if _pickled(archive, name)), None)
     except FileNotFoundError:
-        raise SourceError(f"no file {str(path)!r}; use one that torch.export.save has written") from None
+        raise SourceError(f"no file {str(path)!r}; use a file written by torch.export.save") from None
     except (zipfile.BadZipFile, OSError) as error:
-        raise SourceError(f"{str(path)!r} is no exported program: {first_line(error)}; use torch.export.save") from None
+        raise SourceError(
+            f"{str(path)!r} is not an exported program: {first_line(error)}; use torch.export.save"
+        ) from None
     if suspect is not None:
-        raise SourceError(f"{str(path)!r} holds a pickle, {suspect}: {TRUST}")
+        raise SourceError(f"{str(path)!r} contains a pickle, {suspect}; {TRUST}")
 
 
 def _pickled(archive: zipfile.ZipFile, name: str) -> bool:

@@ -78,7 +78,7 @@ def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
     for name, picture in zip(names, pictures, strict=True):
         if picture.shape != pictures[0].shape:
             first, other = (f"{one.shape[2]}x{one.shape[1]}" for one in (pictures[0], picture))
-            raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to bring them to one size")
+            raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to resize them")
     return torch.stack(pictures)
 
 
@@ -90,7 +90,7 @@ def of_folder(path: Path, size: Size = None) -> Listing:
         found = ImageFolder(str(path))
     except OSError as error:
         raise SourceError(
-            f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures a class"
+            f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures per class"
         ) from None
     paths, labels = zip(*found.samples, strict=True)
     return of_files(paths, labels, found.classes, "balanced", size)
@@ -103,7 +103,9 @@ def of_csv(path: Path) -> Listing:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = {number: line for number, line in enumerate(csv.reader(file), 1) if line}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{str(path)!r} cannot be read: {error}; give a CSV file of pictures and classes") from None
+        raise SourceError(
+            f"{str(path)!r} cannot be read: {error}; give a CSV file of picture files and class numbers"
+        ) from None
     first = min(lines, default=0)
     titles = lines.pop(first) if lines and len(lines[first]) > 1 and not _is_number(lines[first][1]) else []
     column = titles.index("class_name") if "class_name" in titles else 1
@@ -111,7 +113,7 @@ def of_csv(path: Path) -> Listing:
         if len(line) <= max(1, column) or not re.fullmatch("[0-9]{1,6}", line[1].strip()):
             raise SourceError(f"{path}, line {number}, holds {line}; expected {_LINE}")
     if not lines:
-        raise SourceError(f"{path} holds no lines; expected {_LINE}")
+        raise SourceError(f"{path} is empty; expected {_LINE}")
     labels = [int(line[1]) for line in lines.values()]
     names: list[str] = []
     if "class_name" in titles:
@@ -132,9 +134,9 @@ def of_npz(path: Path, part: str) -> Listing:
     """Arrays x and y, or x_test, y_test, x_train, y_train; names of classes in an array class_names."""
     x, y, classes, split = _arrays(path, part)
     if y.ndim != 1 or x.ndim == 0 or len(y) != len(x):
-        raise SourceError(f"{path} holds images {x.shape} and labels {y.shape}; expected one label for each image")
+        raise SourceError(f"{path} holds images {x.shape} and labels {y.shape}; expected one label per image")
     if y.dtype.kind not in "biuf" or (y.dtype.kind == "f" and not bool(((y == np.floor(y)) & (abs(y) < 1e9)).all())):
-        raise SourceError(f"{path} has labels of type {y.dtype} that are no class numbers; expected 0, 1, 2, ...")
+        raise SourceError(f"{path} has labels of type {y.dtype}; expected class numbers 0, 1, 2, ...")
     if x.dtype.kind not in "biuf":
         raise SourceError(f"{path} has images of type {x.dtype}; expected uint8, or floats in [0, 1]")
     images = torch.from_numpy(x.astype(x.dtype.newbyteorder("="), copy=False))

@@ -31,7 +31,7 @@ ROBUSTBENCH = {"cifar10": Framing(32), "cifar100": Framing(32), "imagenet": Fram
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A model with what is known of it. A factory in a file may return one, to say more than its network does."""
+    """A model with its input size, normalisation and class names. A factory may return one instead of a module."""
 
     name: str
     model: nn.Module
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def about(self) -> str:
-        """What is good to know before a run, in one line."""
+        """A description in one line, shown before a run."""
         known = [f"input {framing(self.size) or 'of any size'}", f"normalised {self.normalisation}"]
         known += [f"{len(self.classes)} classes"] if self.classes else []
         known += ["no gradients, for black-box attacks only"] if self.black_box else []
@@ -62,19 +62,18 @@ class Source:
 def load_model(
     name: str, *, weights: str | Path | None = None, trust: bool = False, normalise: str | None = None
 ) -> Source:
-    """A model on the CPU that takes images in [0, 1]. It is in evaluation mode, unless a file of the user says
-    otherwise: then that is reported before a run.
+    """A model on the CPU that takes images in [0, 1]. It is in evaluation mode, unless a factory returns it in training
+    mode, which is reported before a run.
 
-    `name`: ``zoo:NAME``, or just NAME; ``trained:FOLDER`` that `spgd train` has written; ``torchvision:NAME``, with
-    ``@WEIGHTS`` for others than the default ones; ``timm:NAME``; ``robustbench:NAME``, or
+    `name`: ``zoo:NAME``, or just NAME; ``trained:FOLDER``, written by `spgd train`; ``torchvision:NAME``, with
+    ``@WEIGHTS`` for weights other than the default; ``timm:NAME``; ``robustbench:NAME``, or
     ``robustbench:DATASET/THREAT/NAME``; ``FILE.py:FACTORY``, a function without arguments that returns a module or a
-    `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or a network by its name, such as
-    preact_resnet18, with `weights`, or preact_resnet18:relu where these do not show their activation.
-    `weights`: a file for an architecture of torchvision, timm, this package or a file of yours, read without running
-    what is in it.
-    `trust`: read pickles too, and ``FILE.pt`` that holds a whole module. Python files and exported programs are code
-    and are run in any case. `normalise`: imagenet, cifar10, cifar100, none or ``0.5,0.5,0.5/0.2,0.2,0.2``, where the
-    source does not know it or is wrong.
+    `Source`; ``FILE.pt2``, an exported program; ``FILE.onnx``, for black-box attacks; or the name of a network, such as
+    preact_resnet18, with `weights`; preact_resnet18:relu if the activation cannot be inferred from them.
+    `weights`: a file for an architecture of torchvision, timm, this package or your own factory; no code in it is run.
+    `trust`: also read pickles, and ``FILE.pt`` with a whole module. Python files and exported programs are code and are
+    run in any case. `normalise`: overrides the normalisation of the source: imagenet, cifar10, cifar100, none or
+    ``0.5,0.5,0.5/0.2,0.2,0.2``.
     """
     kind, _, rest = name.partition(":")
     makers: dict[str, Callable[[], Source]] = {
@@ -101,13 +100,12 @@ def load_model(
     else:
         raise SourceError(
             f"no model {name!r}; use zoo:NAME ({', '.join(zoo.names())}), trained:FOLDER, torchvision:NAME, timm:NAME, "
-            "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model in [0, 1] -> logits, FILE.pt2, "
+            "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model, FILE.pt2, "
             f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
         )
     if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or kind in ARCHITECTURES):
         raise SourceError(
-            f"{name} has weights of its own; give a file of weights with torchvision:, timm:, FILE.py:FACTORY or a "
-            "network"
+            f"{name} has its own weights; use --weights only with torchvision:, timm:, FILE.py:FACTORY or a network"
         )
     how = source.normalisation if normalise is None else parse(normalise)
     if isinstance(how, str) or how is None:
@@ -125,9 +123,9 @@ def _from_zoo(name: str) -> Source:
 def _trained(folder: str) -> Source:
     if not (Path(folder) / f"{TRAINED}.json").is_file():
         file = Path(folder) / f"{TRAINED}.safetensors"
-        own = f"name the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
-        raise SourceError(f"no trained model in {folder!r}; {own or 'use the --out of a finished spgd train'}")
-    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
+        own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
+        raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
+    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if any")
 
 
 def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:
@@ -225,10 +223,13 @@ def _from_archive(path: Path, trust: bool) -> Source:
     if not path.is_file():
         raise SourceError(f"no file {str(path)!r}; give FILE.pt2, FILE.onnx, or FILE.pt with a whole module")
     if not trust:
-        raise SourceError(f"{str(path)!r} is a pickle: {files.TRUST}; for weights name their network: --weights FILE")
+        raise SourceError(f"{str(path)!r} is a pickle; {files.TRUST}; for weights, use --model NETWORK --weights FILE")
     model = files.read(path, trust)
     if not isinstance(model, nn.Module):
-        raise SourceError(f"{str(path)!r} holds a {type(model).__name__}, no module; name its network: --weights FILE")
+        raise SourceError(
+            f"{str(path)!r} contains a {type(model).__name__}, not a module; for weights, use --model NETWORK "
+            "--weights FILE"
+        )
     return Source(path.stem, model)
 
 
@@ -236,7 +237,7 @@ def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
     """In evaluation mode, with weights by the names that the network itself has, as `spgd train` writes them."""
     state, model = files.read(weights, trust), source.model.eval()
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise SourceError(f"{str(weights)!r} holds more than a state dict; load it in the function of {source.name}")
+        raise SourceError(f"{str(weights)!r} contains more than a state dict; load it in the factory of {source.name}")
     if isinstance(model, Normalised) and not model.state_dict().keys() & state.keys():
         model = model.model  # weights of the network alone
     checkpoints.load(model, state, source.name)
@@ -251,7 +252,7 @@ def _with_weights(
     with torch.device("meta"):
         last = next(reversed(build().state_dict()))
     if last not in state:
-        raise SourceError(f"{str(weights)!r} has no {last}, so it is not of {name}; name the architecture it is of")
+        raise SourceError(f"{str(weights)!r} has no {last}, so it does not belong to {name}; use its own architecture")
     model = build(num_classes=len(state[last]))
     checkpoints.load(model, state, name)
     return model.eval(), how
@@ -264,11 +265,11 @@ def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module
         raise
     except Exception as error:
         raise SourceError(
-            f"the weights of {name} cannot be fetched from {origin}: {first_line(error)}; without a connection, name "
-            "an architecture and give its weights in a file: --weights FILE"
+            f"the weights of {name} cannot be downloaded from {origin}: {first_line(error)}; without a connection, use "
+            "an architecture and weights from a file: --weights FILE"
         ) from error
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, known, 3, 0.4)
-    return f"did you mean {', '.join(near)}?" if near else "look at the names that it lists"
+    return f"did you mean {', '.join(near)}?" if near else "see the list of its models"

@@ -39,7 +39,7 @@ class Framing:
     def __str__(self) -> str:
         if self.resize is None:
             return f"{self.size}x{self.size}"
-        return f"{self.size}x{self.size}, the middle of pictures with the shorter side {self.resize} ({self.filter})"
+        return f"{self.size}x{self.size}, centre crop after resizing the shorter side to {self.resize} ({self.filter})"
 
     def __call__(self, picture: Image.Image) -> Image.Image:
         if picture.size == (self.size, self.size):

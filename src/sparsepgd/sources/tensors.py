@@ -24,12 +24,12 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
         raise SourceError(f"n={n}; use at least 1")
     if isinstance(data, DataLoader):
         if isinstance(data.sampler, RandomSampler):
-            raise SourceError("the DataLoader shuffles, so that image 0 is another one each time; use shuffle=False")
+            raise SourceError("the DataLoader shuffles, so the images would differ between runs; use shuffle=False")
         x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
     elif isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray):
         x, y = (torch.as_tensor(part)[:n] for part in data)
         if len(x) != len(y):
-            raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label for each image")
+            raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label per image")
         if not len(x):
             raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):
@@ -48,7 +48,7 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
 
 def _unbatched(batch: Any) -> Iterator[tuple[Any, Any]]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise SourceError(f"the DataLoader gives a {type(batch).__name__}; expected batches (images, labels)")
+        raise SourceError(f"the DataLoader yields a {type(batch).__name__}; expected batches (images, labels)")
     return zip(*batch, strict=True)
 
 
@@ -61,13 +61,13 @@ def _gather(pairs: Iterator[Any], n: int | None) -> tuple[Tensor, Tensor]:
         image, label = pair
         if not isinstance(image, Tensor):
             raise SourceError(
-                f"image {number} is a {type(image).__name__}; expected a tensor (C, H, W) in [0, 1]: give the data set "
+                f"image {number} is a {type(image).__name__}; expected a tensor (C, H, W) in [0, 1]; give the data set "
                 "transform=torchvision.transforms.ToTensor()"
             )
         if images and image.shape != images[0].shape:
             raise SourceError(
-                f"image {number} is of shape {tuple(image.shape)}, image 0 of {tuple(images[0].shape)}; "
-                "bring them to one size, e.g. with transforms.Resize and CenterCrop"
+                f"image {number} has shape {tuple(image.shape)}, image 0 has {tuple(images[0].shape)}; "
+                "resize them, e.g. with transforms.Resize and CenterCrop"
             )
         try:
             labels.append(operator.index(label))

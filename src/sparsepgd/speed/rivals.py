@@ -74,7 +74,7 @@ def _module(folder: Path, name: str) -> Any:
     """A module of a checkout. What it imports for other ends and is not installed gets an empty stand-in."""
     file = folder / f"{name}.py"
     if not file.is_file():
-        raise SourceError(f"{file} is not there; give the folder of a checkout that has it")
+        raise SourceError(f"no file {file}; give the folder of a checkout that contains it")
     with _stand_ins("skimage", "skimage.util", "utils"):
         return factories.load_module(file)
 

@@ -23,7 +23,7 @@ OVERLAP = 32  # groups over a pixel from which on, on a CPU, a product of spectr
 class Budget:
     """At most ``k`` groups of ``pattern`` change, each value by at most ``eps``, only where ``allowed``.
 
-    ``allowed`` is a boolean mask, (H, W) for all images or (B, H, W) with one for each.
+    ``allowed`` is a boolean mask, (H, W) for all images or (B, H, W) with one mask per image.
     """
 
     k: int
@@ -37,9 +37,9 @@ class Budget:
         if isinstance(self.k, bool) or not isinstance(self.k, Integral):
             raise BudgetError(f"k={self.k!r}; k counts {self.pattern.unit} and must be an integer")
         if self.k < 1:
-            raise BudgetError(f"k={self.k}; the adversary must be allowed at least one of the {self.pattern.unit}")
+            raise BudgetError(f"k={self.k}; use k >= 1, the number of {self.pattern.unit} that may change")
         if not (isinstance(self.eps, Real) and 0 < self.eps <= 1):
-            raise BudgetError(f"eps={self.eps!r}; use 0 < eps <= 1, e.g. 8/255 (1 leaves magnitudes free)")
+            raise BudgetError(f"eps={self.eps!r}; use 0 < eps <= 1, e.g. 8/255 (1: unbounded)")
         if self.allowed is not None:
             _check_allowed(self.allowed)
         object.__setattr__(self, "k", int(self.k))
@@ -238,7 +238,9 @@ class Threat:
         if allowed is None:
             return None
         if allowed.dim() == 3 and len(allowed) != count:
-            raise AllowedError(f"{len(allowed)} allowed masks for {count} images; give one for each, or one (H, W)")
+            raise AllowedError(
+                f"{len(allowed)} allowed masks for {count} images; give one per image, or one (H, W) for all"
+            )
         allowed = allowed.to(device or self.kernel.device)
         pixels = allowed.expand(count, *allowed.shape[-2:])[:, None]
         values = pixels.float()
@@ -277,4 +279,6 @@ def _check_allowed(allowed: Tensor) -> None:
     empty = ~allowed.flatten(-2).any(-1)
     if bool(empty.any()):
         where = "" if allowed.dim() == 2 else f" for image {int(empty.nonzero()[0])}"
-        raise AllowedError(f"the allowed mask is empty{where}: no pixel may change; leave it out or open it")
+        raise AllowedError(
+            f"the allowed mask is empty{where}, so no pixel may change; allow some pixels or omit the mask"
+        )

@@ -81,7 +81,7 @@ def letter(character: str, size: int) -> Tensor:
         inside = distance_transform_edt(inside) > TRIM * len(inside)
     ink = _coverage(inside, size) >= 0.5
     if not ink.any():
-        raise KernelError(f"letter {character!r} in a box of {size}x{size} leaves no ink; use a larger size")
+        raise KernelError(f"letter {character!r} in a box of {size}x{size} leaves no pixels; use a larger size")
     return torch.from_numpy(ink).float()
 
 
@@ -104,13 +104,13 @@ def from_image(path: str | Path, size: int | None = None, ink: Ink = "auto") -> 
     cells = np.asarray(drawn) >= 128
     if not cells.any():
         expected = "another ink=" if size is None else "another ink= or a larger size"
-        raise KernelError(f"{path} holds no ink with ink={ink!r} and size={size}; use {expected}")
+        raise KernelError(f"{path} has no ink with ink={ink!r} and size={size}; use {expected}")
     return torch.from_numpy(cells).float()
 
 
 def _check_size(size: int) -> None:
     if not (isinstance(size, Integral) and size >= 1):
-        raise KernelError(f"size={size!r}; a drawing needs at least one cell, use an integer size >= 1")
+        raise KernelError(f"size={size!r}; use an integer size >= 1")
 
 
 def _stretched(contours: Sequence[Contour], size: int) -> list[Contour]:
@@ -159,7 +159,9 @@ def _glyph(character: str) -> list[Contour]:
     face = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
     font = get_font(face)
     if font.get_char_index(ord(character)) == 0:
-        raise KernelError(f"character={character!r} is not in {face.stem}; draw it to a file, use from_image")
+        raise KernelError(
+            f"character={character!r} is not in the font {face.stem}; draw it to a file and use from_image"
+        )
     if font.load_char(ord(character)).width == 0:
         raise KernelError(f"character={character!r} has no outline; use a visible character")
     outline = TextPath((0, 0), character, size=1000, prop=FontProperties(fname=face))
@@ -183,7 +185,7 @@ def _ink(image: Image.Image, path: str | Path, ink: Ink) -> Image.Image:
     alpha = image.getchannel("A")
     transparent = alpha.getextrema() != (255, 255)
     if ink == "alpha" and not transparent:
-        raise SourceError(f"{path} has no transparency, all of it would be ink; use ink='dark' or 'light'")
+        raise SourceError(f"{path} has no transparency, so all of it would be ink; use ink='dark' or 'light'")
     if ink == "alpha" or (ink == "auto" and transparent):
         return alpha
     from PIL import Image

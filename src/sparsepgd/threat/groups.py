@@ -23,11 +23,11 @@ from sparsepgd.threat.patterns import Pattern
 
 @dataclass(frozen=True)
 class Groups(Pattern):
-    """``Groups([[0, 1, 2], [3, 4]])``: each set of indices is a group; sets may overlap and may leave indices out.
+    """``Groups([[0, 1, 2], [3, 4]])``: each set of indices is a group. Sets may overlap and may omit indices.
 
-    An index names a feature of x (B, F), a point in time of a signal (B, C, L), or a pixel, row by row, of an image;
-    all channels of a point change together. With ``features=True`` it names a single entry, channel by channel, so
-    that a group can be all that one sensor measures.
+    An index is a feature of x (B, F), a point in time of a signal (B, C, L), or a pixel, row by row, of an image;
+    all channels of a point change together. With ``features=True`` it is a single entry, channel by channel, so that
+    a group can be the measurements of one sensor.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -40,14 +40,14 @@ class Groups(Pattern):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sets", tuple(_checked(number, one) for number, one in enumerate(self.sets)))
         if not self.sets:
-            raise PatternError("no groups at all; give at least one set of indices, e.g. Groups([[0, 1], [2]])")
+            raise PatternError("no groups given; expected at least one set of indices, e.g. Groups([[0, 1], [2]])")
 
     def __hash__(self) -> int:  # quick: it is a key of tables that are looked up in every step
         return hash((len(self.sets), self.sets[0], self.features))
 
     @classmethod
     def windows(cls, length: int, width: int, stride: int = 1) -> Groups:
-        """Stretches of a signal of that length: ``windows(100, 5)`` are 96, each of five points in a row."""
+        """Windows of a signal: ``windows(100, 5)`` has 96 groups of five consecutive points."""
         if not 1 <= width <= length or stride < 1:
             raise PatternError(f"windows of {width} with stride {stride} in {length} points; use 1 <= width <= length")
         return cls(tuple(tuple(range(start, start + width)) for start in range(0, length - width + 1, stride)))
@@ -58,7 +58,7 @@ class Groups(Pattern):
         return cls(tuple(tuple(range(c * length, (c + 1) * length)) for c in range(channels)), features=True)
 
     def kernel(self, height: int, width: int) -> Tensor:
-        raise PatternError("Groups are index sets and have no kernel; use a pattern that slides, e.g. Patches(3)")
+        raise PatternError("Groups are index sets and have no kernel; use another pattern, e.g. Patches(3)")
 
     def cells(self, shape: tuple[int, int, int]) -> int:
         """How many indices there are for images (C, H, W); a larger one in a set is an error."""
@@ -116,8 +116,8 @@ def _checked(number: int, indices: Iterable[int]) -> tuple[int, ...]:
     if odd := [one for one in found if isinstance(one, bool) or not isinstance(one, Integral) or one < 0]:
         raise PatternError(f"group {number} holds {odd[0]!r}; expected indices 0, 1, 2, ...")
     if not found:
-        raise PatternError(f"group {number} is empty; leave it out")
+        raise PatternError(f"group {number} is empty; remove it")
     index, times = Counter(found).most_common(1)[0]
     if times > 1:
-        raise PatternError(f"group {number} holds index {index} {times} times; once is enough")
+        raise PatternError(f"group {number} holds index {index} {times} times; list it once")
     return tuple(sorted(map(int, found)))

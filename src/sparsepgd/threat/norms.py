@@ -61,7 +61,7 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
             changed[cells] = False
         if changed.any():
             where = np.argwhere(changed)[0].tolist()
-            raise BudgetError(f"image {image}: v leaves the non-zero pixel {where} bare; v must cover delta")
+            raise BudgetError(f"image {image}: v does not cover the non-zero pixel {where}; v must cover delta")
     return torch.from_numpy(norms).to(delta.device)
 
 
@@ -111,7 +111,7 @@ def _cells(kernel: Bools | Groups, i: int, j: int) -> tuple[Ints, Ints]:
 def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
     batch, planes, gh, gw = shape
     if tuple(v.shape) != shape and not (planes == 1 and tuple(v.shape) == (batch, gh, gw)):
-        raise ShapeError(f"v of shape {tuple(v.shape)}; expected {shape}, one entry for each group")
+        raise ShapeError(f"v of shape {tuple(v.shape)}; expected {shape}, one entry per group")
     odd = v[(v != 0) & (v != 1)]
     if odd.numel():
         raise BudgetError(f"v holds {odd[0].item():g}; every entry must be 0 or 1, e.g. (v > 0.5)")
@@ -130,7 +130,7 @@ def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools |
     reached = np.bincount(pixel, minlength=len(y)) > 0
     if not reached.all():
         where = [int(y[~reached][0]), int(x[~reached][0])]
-        raise BudgetError(f"image {image}: no group reaches pixel {where}, which is non-zero; leave it unchanged")
+        raise BudgetError(f"image {image}: no group covers the changed pixel {where}; leave that pixel unchanged")
     group = i[pixel, one] * gw + j[pixel, one]
     used = np.zeros(gh * gw, bool)
     used[group] = True
@@ -145,7 +145,7 @@ def _listed_incidence(pixels: Ints, groups: Groups, image: int) -> csr_array:
     rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
     bare = np.setdiff1d(np.arange(len(pixels)), rows)
     if len(bare):
-        raise BudgetError(f"image {image}: index {pixels[bare[0]]}, which is non-zero, is in no group; leave it")
+        raise BudgetError(f"image {image}: the changed index {pixels[bare[0]]} is in no group; leave it unchanged")
     return _matrix(rows, columns, (len(pixels), len(held)))
 
 

@@ -22,7 +22,7 @@ from sparsepgd.threat import drawings
 
 
 class Pattern(ABC):
-    """What one group looks like. Patterns are frozen values: they compare, hash and print."""
+    """What one group looks like. Patterns are immutable and can be compared and hashed."""
 
     structured: ClassVar[bool] = True  # chooses the paper's defaults for structured perturbations
     per_channel: ClassVar[bool] = False  # True: each channel of a pixel counts on its own
@@ -99,7 +99,7 @@ class Patches(Pattern):
 
 @dataclass(frozen=True)
 class Frame(Pattern):
-    """The border of the image, ``width`` pixels wide; it has one place, so k = 1."""
+    """The border of the image, ``width`` pixels wide. There is only one, so k = 1."""
 
     width: int
     unit: ClassVar[str] = "frames"
@@ -127,14 +127,16 @@ class Shape(Pattern):
         try:
             cells = torch.as_tensor(kernel).detach().to("cpu", torch.float32)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise KernelError(f"kernel of type {type(kernel).__name__} is no 2-D array of 0 and 1") from error
+            raise KernelError(f"kernel of type {type(kernel).__name__}; expected a 2-D array of 0 and 1") from error
         if cells.dim() != 2:
             raise KernelError(f"kernel of shape {tuple(cells.shape)}; expected two dimensions (height, width)")
         if not bool(((cells == 0) | (cells == 1)).all()):
             odd = cells[(cells != 0) & (cells != 1)].flatten()[0].item()
-            raise KernelError(f"kernel holds {odd:g}; every cell must be 0 or 1, e.g. (kernel > 0.5)")
+            raise KernelError(f"kernel contains {odd:g}; every entry must be 0 or 1, e.g. (kernel > 0.5)")
         if not bool(cells.any()):
-            raise KernelError(f"kernel of shape {tuple(cells.shape)} has no 1 in it; nothing could change")
+            raise KernelError(
+                f"kernel of shape {tuple(cells.shape)} is all zero, so nothing could change; set some entries to 1"
+            )
         self._kernel = cells.clone()
         self.name = name
 
@@ -155,7 +157,7 @@ class Shape(Pattern):
 
     @classmethod
     def circle(cls, size: int) -> Shape:
-        """A disc with a margin of one cell; ``circle(18)`` has 208 ones, as in the paper."""
+        """A disc with a margin of one pixel; ``circle(18)`` has 208 ones, as in the paper."""
         return cls(drawings.circle(size), f"circle:{size}")
 
     @classmethod
@@ -165,7 +167,7 @@ class Shape(Pattern):
 
     @classmethod
     def from_image(cls, path: str | Path, size: int | None = None, ink: drawings.Ink = "auto") -> Shape:
-        """The ink of a picture file: its opaque part if it has transparency, else its dark part."""
+        """The ink of a picture file: its opaque part if it has transparency, otherwise its dark part."""
         return cls(drawings.from_image(path, size, ink), f"image:{Path(path).name}")
 
     def __eq__(self, other: object) -> bool:

@@ -74,25 +74,27 @@ def train(
     command: str = "sp.train",
     **options: Any,
 ) -> Trained:
-    """Train the model, in device and where it is, to withstand `budget`: 20 pixels, left out (or all, if there are
-    fewer and the method does not train against them).
+    """Train a model to withstand `budget`; default: 20 pixels. A module is trained in place, on its own device.
 
-    `model`: a module, or a name as `spgd train` takes it, built on `device`. `data`: a pair (x, y), a Dataset, a
+    `model`: a module, or a name as in `spgd train`, built on `device`. `data`: a pair (x, y), a Dataset, a
     DataLoader, or a name, with `size` for its pictures. `method`: one of `training.METHODS`, with +s, +n or +sn for
-    soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to watch the training by;
-    left out, some of the data are held out for it. `test`: images to measure the trained model on; data by name bring
-    theirs. `logits`: picks the logits out of the model's output.
-    `out`: a folder for checkpoint, weights and record, and for a network of the zoo by name its card, if there are
-    images to test on; run again, the training goes on from there. `names`: of the model and the data, for the record;
-    `command`: for the card. `save_seconds`: time between two checkpoints, at the ends of epochs.
-    Under torchrun all workers call this with the same arguments, `batch` is that of all of them together, and the first
-    measures.
+    soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to monitor the training on;
+    default: some of the data are held out. `test`: images to measure the trained model on; data by name have their own.
+    `logits`: extracts the logits from the model's output.
+    `out`: a folder for checkpoint, weights and record, and for a network by name its card, if there are test images;
+    the same call resumes from it. `names`: of the model and the data, for the record;
+    `command`: for the card. `save_seconds`: minimum time between two checkpoints, which are written at the end of an
+    epoch. Under torchrun all workers call this with the same arguments, `batch` is the size over all workers, and the
+    first one measures.
     """
     settings = make_settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
     if tensorboard and out is None:
-        raise UnsupportedError("tensorboard=True without a folder; say where: out=...")
+        raise UnsupportedError("tensorboard=True needs a folder; pass out=...")
     if isinstance(model, nn.Module) and device is not None:
-        raise UnsupportedError(f"device={str(device)!r} with a module, which is trained where it is; move it there")
+        raise UnsupportedError(
+            f"device={str(device)!r} was given with a module, which is trained on its own device; move the module "
+            "instead"
+        )
     datasets = inputs.load_datasets(data, test, size, settings.seed)
     given = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
     network = inputs.network(model, datasets, settings.seed) if isinstance(model, str) else inputs.Network(model)
@@ -198,7 +200,9 @@ def _changes(settings: Settings, images: sources.Images, device: torch.device) -
     budget = training_budget(settings, images.shape, settings.budget.pattern)
     threat = budget.resolve(images.shape, device)
     if threat.overlapping:
-        raise UnsupportedError(f"keep=True with {settings.budget}; changes of groups that overlap are not kept")
+        raise UnsupportedError(
+            f"keep=True with {settings.budget}; perturbations of overlapping groups cannot be kept; use keep=False"
+        )
     cells = min(budget.k * threat.kernel.numel(), images.shape[1] * images.shape[2])
     edge = sources.border(images.shape, settings.augment or "none")
     return Changes(len(images), cells, images.shape, edge, device)
@@ -218,10 +222,10 @@ def _class_count(model: nn.Module, images: sources.Images, logits: Extract | Non
 
 def _device(model: nn.Module) -> torch.device:
     if not isinstance(model, nn.Module):
-        raise ModelError(f"the model is a {type(model).__name__}; expected a torch.nn.Module, which can be trained")
+        raise ModelError(f"the model is a {type(model).__name__}; expected a torch.nn.Module")
     first = next(model.parameters(), None)
     if first is None or not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(f"{type(model).__name__} has no parameter that can be trained; use requires_grad_(True)")
+        raise ModelError(f"{type(model).__name__} has no trainable parameter; use requires_grad_(True)")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ModelError(f"{type(model).__name__} was built under torch.inference_mode; build it outside to train it")
     return first.device

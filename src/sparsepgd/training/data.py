@@ -122,7 +122,7 @@ def images(data: Any, settings: Settings, device: torch.device) -> Images:
     our own; a Dataset is read once if it fits, and then its transforms must not be random."""
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
-            raise SourceError("a DataLoader of an IterableDataset has no numbered images; give a map-style Dataset")
+            raise SourceError("a DataLoader of an IterableDataset is not supported; use a map-style Dataset")
         if not settings.resident:
             return Streamed(data.dataset, settings.loader_workers or data.num_workers, device)
         data = data.dataset
@@ -154,7 +154,7 @@ def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
     """Numbers of the images to train on and of those held out."""
     kept = min(1000, count // 20) if settings.held_out is None else settings.held_out
     if not 0 <= kept < count:
-        raise UnsupportedError(f"held_out={kept} of {count} images; leave some to train on")
+        raise UnsupportedError(f"held_out={kept} of {count} images leaves none for training; use fewer")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(settings.seed_for("split")))
     return order[kept:].sort().values, order[:kept].sort().values
 

@@ -107,14 +107,14 @@ def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measure
         old = robust.setdefault(one.key, one)
         if old != one:
             raise UnsupportedError(
-                f"the card of {name} has {old.robust_accuracy} under {one}, now came {one.robust_accuracy}; name what "
-                "differs, e.g. the images, so that both can stand"
+                f"the card of {name} has {old.robust_accuracy} under {one}, not {one.robust_accuracy}; say what "
+                "differs, e.g. the images, to keep both"
             )
     told = card.measured if measured in card.measured else f"{card.measured}; {measured}"
     try:
         card = Card.of(asdict(replace(card, robust=list(robust.values()), measured=told)))
     except ValueError as error:
-        raise UnsupportedError(f"{error}; the card of {name} is as it was") from None
+        raise UnsupportedError(f"{error}; the card of {name} was not changed") from None
     atomic.write(Path(folder) / f"{name}.json", card.to_json().encode())
     return card
 
@@ -126,7 +126,9 @@ def round_to_half(model: nn.Module) -> dict[str, Tensor]:
     for key, value in state.items():
         if not bool(rounded[key].isfinite().all()):
             most = float(value.abs().max())
-            raise UnsupportedError(f"{key} goes up to {most:.3g}, beyond 65504, the end of float16; use half=False")
+            raise UnsupportedError(
+                f"{key} has the value {most:.3g}, beyond 65504, the maximum of float16; use half=False"
+            )
     for key, value in state.items():
         value.copy_(rounded[key])  # the state shares memory with the model
     return rounded

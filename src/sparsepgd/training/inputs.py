@@ -44,7 +44,8 @@ class Datasets:
         """As many as there are names, or labels among all images."""
         if not isinstance(self.train, tuple | list):
             raise UnsupportedError(
-                f"a network by name, and data of type {type(self.train).__name__}; use a pair (x, y)"
+                f"a network by name needs tensors, but the data are of type {type(self.train).__name__}; use a pair "
+                "(x, y)"
             )
         every = [torch.as_tensor(self.train[1]), *([] if self.test is None else [self.test.y])]
         labels, names = torch.cat(every), getattr(self.test or self.train, "class_names", ())
@@ -73,7 +74,9 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
         return Datasets(data, train, given or own)
     x, y = train
     if len(x) < 2:
-        raise SourceError(f"{data} holds {counted(len(x), 'images')}; some are to train on, some to test on")
+        raise SourceError(
+            f"{data} holds {counted(len(x), 'images')}; it needs more, some for training and some for testing"
+        )
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(signed(seed)))
     fifth = max(1, len(x) // 5)
     rows, kept = order[fifth:].sort().values, order[:fifth].sort().values

@@ -91,8 +91,8 @@ def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> s
     if robust - now_robust < max(FALL, 1.5 / math.sqrt(images)) or now_attacked - attacked < RISE:
         return None
     return (
-        f"catastrophic overfitting: since epoch {best} accuracy under the training attack rose from "
-        f"{attacked:.1%} to {now_attacked:.1%}, under the stronger one on held-out images it fell from "
+        f"catastrophic overfitting: since epoch {best}, accuracy under the training attack rose from "
+        f"{attacked:.1%} to {now_attacked:.1%}, but under a stronger attack on held-out images it fell from "
         f"{robust:.1%} to {now_robust:.1%}; use soft targets and noise (+sn), more steps or a lower lr"
     )
 
@@ -197,13 +197,13 @@ class Run:
         state.load(good)
         if not state.retries:
             raise SparsePGDError(
-                f"the loss is {loss} in epoch {state.epoch + 1}, also with {state.lr_scale:g} of the learning rate; "
+                f"the loss is {loss} in epoch {state.epoch + 1}, even with {state.lr_scale:g} of the learning rate; "
                 f"use a lower lr (now {self.settings.lr}) or clip=1.0"
             )
         state.retries -= 1
         state.lr_scale *= SLOWER
         self.warn(
-            f"the loss was {loss} in epoch {state.epoch + 1}: back to its start, and on with {state.lr_scale:g} of the "
+            f"the loss was {loss} in epoch {state.epoch + 1}: the epoch is repeated with {state.lr_scale:g} of the "
             "learning rate"
         )
 

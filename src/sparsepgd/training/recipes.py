@@ -49,7 +49,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error.strerror}; use one of the files in recipes/") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} is no recipe: {error}") from None
+        raise SourceError(f"{path} is not a valid recipe: {error}") from None
     return _checked(values, str(path))
 
 
@@ -61,7 +61,7 @@ def assignments(assigned: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UnsupportedError(f"--set {word!r}; use NAME=VALUE, e.g. --set lam=6")
         if name in values:
-            raise UnsupportedError(f"--set names {name!r} twice; once is enough")
+            raise UnsupportedError(f"--set has {name!r} twice; set it once")
         value = {"True": "true", "False": "false"}.get(value, value)
         try:
             values[name] = tomllib.loads(f"value = {value}")["value"]
@@ -73,7 +73,7 @@ def assignments(assigned: Sequence[str]) -> dict[str, Any]:
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Each by itself; what settings make of each other is seen later."""
     if wrong := [name for name in values if name not in KNOWN]:
-        raise UnsupportedError(f"{where} has no use for {wrong[0]!r}; known are {', '.join(KNOWN)}")
+        raise UnsupportedError(f"{where} has an unknown setting {wrong[0]!r}; use one of {', '.join(KNOWN)}")
     if "multi_size" in values:
         values["multi_size"] = several(values["multi_size"])
     try:

@@ -31,7 +31,7 @@ class TrainingRecord(Strict):
     @classmethod
     def _aligned(cls, curves: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
         if len({len(values) for values in curves.values()}) > 1:
-            raise ValueError("curves of unequal length; each has one value an epoch")
+            raise ValueError("curves of unequal length; expected one value per epoch")
         return curves
 
 

@@ -77,7 +77,7 @@ def method(name: str) -> Method:
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper's values unless said otherwise; None: chosen by the method, the budget or the data."""
+    """The defaults are the paper's values unless noted; None is chosen by the method, the budget or the data."""
 
     method: str
     budget: Budget  # of the adversary that the model is to withstand; the training one has multi_eps times as many
@@ -129,7 +129,9 @@ class Settings:
         if self.radius is None and kind.adversary in ("linf", "l2", "l1"):
             raise UnsupportedError(f"radius=None with {self.method!r}; expected a number larger than 0")
         if self.mode == "F" and not (kind.trades and kind.adversary == "spgd"):
-            raise UnsupportedError(f"mode='F' with {self.method!r}; only sTRADES has an adversary by divergence")
+            raise UnsupportedError(
+                f"mode='F' with {self.method!r}; only sTRADES supports an adversary that maximises the divergence"
+            )
         if kind.adversary == "loap" and not self.budget.pattern.structured:
             raise UnsupportedError(
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
@@ -137,7 +139,7 @@ class Settings:
             )
         extra = {"mixed": self.mixed, "clustered": self.clustered, "keep": self.keep}
         if (own := [name for name, value in extra.items() if value]) and kind.adversary != "anneal":
-            raise UnsupportedError(f"{own[0]} with {self.method!r}; only anneal-at and anneal-trades have it")
+            raise UnsupportedError(f"{own[0]} with {self.method!r}; only anneal-at and anneal-trades support it")
         if self.clustered and not isinstance(self.budget.pattern, Pixels | Features):
             raise UnsupportedError(f"clustered with {self.budget}; it needs a pattern of pixels or features")
         if not all(side >= 1 for side in self.multi_size):
@@ -145,7 +147,7 @@ class Settings:
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
             raise UnsupportedError(f"multi_size with {self.budget}; it needs a pattern of patches, e.g. Patches(5)")
         if self.budget.allowed is not None and self.budget.allowed.dim() == 3:
-            raise UnsupportedError("an allowed mask for each image; in training use one (H, W) for all")
+            raise UnsupportedError("one allowed mask per image is not supported in training; use one (H, W) for all")
 
     @property
     def kind(self) -> Method:

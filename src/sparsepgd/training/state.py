@@ -138,9 +138,13 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         saved = torch.load(path, map_location=state.device, weights_only=True)
         version, before = saved["version"], saved["configuration"]
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, UnpicklingError) as error:
-        raise SourceError(f"{path} is no checkpoint: {first_line(error)}; delete it or choose another --out") from None
+        raise SourceError(
+            f"{path} is not a valid checkpoint: {first_line(error)}; delete it or choose another --out"
+        ) from None
     if version != VERSION:
-        raise SourceError(f"{path} is of version {version}, this sparsepgd reads {VERSION}; choose another --out")
+        raise SourceError(
+            f"{path} is of version {version}, but this sparsepgd reads version {VERSION}; choose another --out"
+        )
     new = {field.name: field.default for field in fields(Settings)}  # settings that did not exist then
     before["settings"] = {name: new[name] for name in configuration["settings"] if name in new} | before["settings"]
     if other := identity.differences(before, configuration):

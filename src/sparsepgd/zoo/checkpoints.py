@@ -75,17 +75,19 @@ def fitted(
     `activation`: where the network has a choice; left out: that of the weights, or an error if they do not show it.
     """
     if any(key in state for key in ELSEWHERE):
-        raise SourceError("these weights are of the networks of Gowal et al. in RobustBench; use robustbench:NAME")
+        raise SourceError("these weights belong to a network of Gowal et al. in RobustBench; use robustbench:NAME")
     with torch.device("meta"):
         own = build().state_dict()
     state = _folded(_renamed(state, name), own)
     last = next((key for key in reversed(own) if key in state), None)
     if last is None:
-        raise SourceError(f"these weights are not of {name}: {_keys(state)} instead of {_keys(own)}")
+        raise SourceError(
+            f"these weights do not fit {name}: {_keys(state)} instead of {_keys(own)}; use their own architecture"
+        )
     if "activation" in signature(build).parameters:
         build = partial(build, activation=_chosen(activation, activation_of(state), name))
     elif activation:
-        raise SourceError(f"{name}:{activation}; {name} has no choice of an activation: name it without one")
+        raise SourceError(f"{name}:{activation}: {name} has a fixed activation; use {name}")
     network = build(num_classes=len(state[last]))
     if "mean" in own and how is not None:
         state |= {"mean": torch.tensor(how.mean).view_as(own["mean"]), "std": torch.tensor(how.std).view_as(own["std"])}
@@ -102,10 +104,10 @@ def load(network: nn.Module, state: State, name: str) -> None:
     missing, odd = [key for key in own if key not in state], [key for key in state if key not in own]
     wrong = [f"{key} is {tuple(state[key].shape)}, not {tuple(own[key].shape)}"
              for key in own if key in state and state[key].shape != own[key].shape]  # fmt: skip
-    faults = [f"{key} is missing" for key in missing] + [f"{key} is not known" for key in odd] + wrong
+    faults = [f"{key} is missing" for key in missing] + [f"{key} is unknown" for key in odd] + wrong
     if faults:
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-        raise SourceError(f"these weights are not of {name}: {faults[0]}{more}; name the architecture they are of")
+        raise SourceError(f"these weights do not fit {name}: {faults[0]}{more}; use their own architecture")
     network.load_state_dict(state)
 
 
@@ -136,9 +138,9 @@ def _chosen(asked: str, shown: str | None, name: str) -> str:
     if asked and asked not in ACTIVATIONS:
         raise SourceError(f"activation {asked!r}; use {options}")
     if asked and shown and asked != shown:
-        raise SourceError(f"{name}:{asked}, but by their batch normalisation these weights are of {name}:{shown}")
+        raise SourceError(f"{name}:{asked} was given, but the batch normalisation shows {name}:{shown}; use that")
     if not asked and shown is None:
-        raise SourceError(f"these weights do not show their activation (are they trained?); name it: {options}")
+        raise SourceError(f"the activation cannot be inferred from these weights (are they trained?); use {options}")
     return asked or str(shown)
 
 

@@ -130,7 +130,7 @@ def digits_resnet(num_classes: int = 10, activation: Activation = "relu") -> Pre
 def _check(widths: Sequence[int], blocks: Sequence[int], activation: str, mean: Any, std: Any) -> None:
     if len(widths) != len(blocks) or min([*widths, *blocks], default=0) < 1:
         raise UnsupportedError(
-            f"widths={tuple(widths)}, blocks={tuple(blocks)}; expected one positive number of each a stage"
+            f"widths={tuple(widths)}, blocks={tuple(blocks)}; expected one positive number of each per stage"
         )
     if activation not in ACTIVATIONS:
         raise UnsupportedError(f"activation={activation!r}; use one of {', '.join(ACTIVATIONS)}")

@@ -22,7 +22,7 @@ class Normalisation:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
-            raise UnsupportedError(f"{self}; expected one mean and one positive std for each channel")
+            raise UnsupportedError(f"{self}; expected one mean and one positive std per channel")
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float]) -> Normalisation | None:

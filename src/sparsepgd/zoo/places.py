@@ -51,7 +51,7 @@ def places() -> Iterator[Place]:
     yield package()
     if named := os.environ.get(VARIABLE):
         if not Path(named).is_dir():
-            raise SourceError(f"{VARIABLE} is {named!r}, which is no folder; name one with weights, or unset it")
+            raise SourceError(f"{VARIABLE} is {named!r}, which is not a folder; use a folder with weights, or unset it")
         yield Place("weights", Path(named))
     root = checkout()
     if root is not None:

@@ -69,7 +69,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a model: how to build it, how it was made, what was measured."""
+    """A model card: how to build the model, how it was trained, what was measured."""
 
     name: str
     description: str
@@ -116,7 +116,7 @@ def _figure(words: str, value: Any, measured: str) -> dict[str, Any]:
 
 
 def names(folder: Traversable | None = None) -> list[str]:
-    """The models at hand, sorted. `folder`: where weights and cards are; left out: all places of `places.places`."""
+    """The models at hand, sorted. `folder`: where weights and cards are; default: all places of `places.places`."""
     return sorted({name for place in _places(folder) for name in place.names()})
 
 
@@ -152,10 +152,10 @@ def verified(name: str, folder: Traversable | None = None) -> tuple[Card, bytes]
     digest = hashlib.sha256(data).hexdigest()
     if digest != about.sha256:
         pointer = data.startswith(b"version https://git-lfs")
-        reason = "the file is a pointer of git LFS: git lfs pull" if pointer else "the file was changed or cut short"
+        reason = "the file is a git LFS pointer: run git lfs pull" if pointer else "the file was changed or truncated"
         raise SourceError(
-            f"{name}.safetensors has sha256 {digest[:12]}..., its card says {about.sha256[:12]}...; "
-            f"{reason}{', or' if pointer else ':'} install or fetch it again"
+            f"{name}.safetensors has sha256 {digest[:12]}..., but its card says {about.sha256[:12]}...; "
+            f"{reason}{', or' if pointer else ':'} install or download it again"
         )
     return about, data
 
@@ -163,22 +163,27 @@ def verified(name: str, folder: Traversable | None = None) -> tuple[Card, bytes]
 def load(name: str, folder: Traversable | None = None) -> nn.Module:
     """A model in evaluation mode on the CPU, its weights checked against the card.
 
-    The model is float32; weights that are stored as float16 are raised to it, which changes none of them.
+    The model is float32; weights stored as float16 are converted, which changes no value.
     """
     about, data = verified(name, folder)
     if about.architecture not in ARCHITECTURES:
-        raise SourceError(f"{name} needs the architecture {about.architecture!r}; known are {', '.join(ARCHITECTURES)}")
+        raise SourceError(
+            f"{name} needs the unknown architecture {about.architecture!r}; this sparsepgd has "
+            f"{', '.join(ARCHITECTURES)}"
+        )
     try:
         network = ARCHITECTURES[about.architecture](**about.arguments)
         network.load_state_dict(load_tensors(data))
     except (TypeError, RuntimeError, UnsupportedError, SafetensorError) as error:
         reason = first_line(error)
-        raise SourceError(f"the weights of {name} do not fit its card: {reason}; make both again") from error
+        raise SourceError(
+            f"the weights of {name} do not fit its card: {reason}; write both again with zoo_entry"
+        ) from error
     return network.eval()
 
 
 def bundled_images(n: int | None = None) -> tuple[Tensor, Tensor]:
-    """The first n (all 500, left out) CIFAR-10 test images: x (n, 3, 32, 32) in [0, 1], y (n,)."""
+    """The first n CIFAR-10 test images of the package (default: all 500): x (n, 3, 32, 32) in [0, 1], y (n,)."""
     import numpy as np
     from PIL import Image
 
@@ -200,7 +205,7 @@ def _read(place: Place, name: str) -> Card:
     try:
         return Card.of(json.loads(place.card(name).read_bytes()))
     except (AttributeError, TypeError, ValueError) as error:
-        raise SourceError(f"{name}.json is no card: {error}; make it again") from None
+        raise SourceError(f"{name}.json is not a valid card: {error}; write it again with zoo_entry") from None
 
 
 def _has_card(place: Place, name: str) -> bool:
@@ -213,12 +218,12 @@ def _has_card(place: Place, name: str) -> bool:
 
 def _not_here(name: str, looked: Sequence[Place], everywhere: bool) -> SourceError:
     if any(_has_card(place, name) for place in looked) or (everywhere and name in FULL_SIZE):
-        remedy = f"take {name}.safetensors and {name}.json from where the model was made"
+        remedy = f"copy {name}.safetensors and {name}.json from where the model was trained"
         if everywhere:
             remedy = (
-                f"full-size models are not in the wheel: take {name}.safetensors and {name}.json from weights/ of the "
-                f"repository and name their folder in {VARIABLE}"
+                f"full-size models are not in the wheel: copy {name}.safetensors and {name}.json from weights/ of the "
+                f"repository and set {VARIABLE} to their folder"
             )
-        return SourceError(f"the weights of {name!r} are not here; looked in {', '.join(map(str, looked))}; {remedy}")
+        return SourceError(f"the weights of {name!r} were not found; looked in {', '.join(map(str, looked))}; {remedy}")
     found = sorted({one for place in looked for one in place.names()})
-    return SourceError(f"no model {name!r}; use one of: {', '.join(found) or '(none is here)'}")
+    return SourceError(f"no model {name!r}; use one of: {', '.join(found) or '(none found)'}")

@@ -136,7 +136,7 @@ def test_the_best_points_of_a_linear_model_are_found(budget: sp.Budget) -> None:
 
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(2), sp.Frame(1)], ids=repr)
 def test_structured_patterns_are_left_to_sparse_rs(pattern: sp.Pattern) -> None:
-    with pytest.raises(UnsupportedError, match=r"takes a budget of Pixels or Features.*or SparseRS"):
+    with pytest.raises(UnsupportedError, match=r"supports Pixels or Features.*or SparseRS"):
         ClusterRS(sp.Budget(k=1, pattern=pattern))
 
 

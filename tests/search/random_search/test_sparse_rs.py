@@ -182,7 +182,7 @@ def test_defaults_are_the_papers_and_the_originals_have_a_name() -> None:
     [
         ({"queries": 0}, "queries=0; expected a number larger than 0"),
         ({"p_init": 0.0}, "p_init=0.0"),
-        ({"p_init": 1.5}, "p_init=1.5; it is a share of the budget: use 0 < p_init <= 1"),
+        ({"p_init": 1.5}, "p_init=1.5; expected a share of the budget, 0 < p_init <= 1"),
         ({"location_period": 0}, "location_period=0"),
         ({"loss": "hinge"}, "loss='hinge'; use one of 'ce', 'margin', 'dlr'"),
     ],

@@ -98,7 +98,7 @@ def ablation(scan: Scan, *more: str) -> Callable[[Recipe, Job], Plan]:
             for subject in subjects
             for word, make in scan.variants.items()
         ]
-        smaller = [f"budget: {budget} here, {scan.budget} in the paper; the stand-in has nothing left there"]
+        smaller = [f"budget: {budget} here, {scan.budget} in the paper; no image survives the latter here"]
         words = reasons(recipe, job, subjects, *(smaller if other else []), *more)
 
         def finish(done: Sequence[Finished | None]) -> Outcome:

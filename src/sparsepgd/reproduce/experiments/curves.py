@@ -103,8 +103,8 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
             for k in KS:
                 printed = tables[k].value(f"k={k}", case.row, case.section) if k in tables else None
                 numbers.append(Number(case.section, case.row, f"k={k}", 100 * float(share[k]), printed))
-        words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so that k = 10 is "
-                        "not a run of its own; the paper's values are those of Tables I and VIII")  # fmt: skip
+        words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so k = 10 is not "
+                        "a separate run; the paper's values are those of Tables I and VIII")  # fmt: skip
         figure = partial(_drawn, charts.over_k, [one.folder for one in done])
         return Outcome("robust accuracy, %", numbers, words, {"sparsity": figure})
 
@@ -127,7 +127,7 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
             success = 100 * (1 - one.record.robust_accuracy)
             theirs = None if printed is None else 100 - printed
             numbers.append(Number("success rate, %", case.row, case.column, success, theirs))
-        words = reasons(recipe, job, subjects, "the paper's mean iterations stand in its picture alone; its success "
+        words = reasons(recipe, job, subjects, "the paper's mean iterations appear only in its figure; its success "
                         "rates are 100 minus Table I")  # fmt: skip
         won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
         return Outcome("", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {})
@@ -153,7 +153,7 @@ def runtime(recipe: Recipe, job: Job) -> Plan:
         found = {(case.row, case.column): one.record for case, one in zip(parts, done, strict=True)}
         numbers = [number for subject in subjects for number in _times(subject, found)]
         words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA and saa+ are "
-                        "cascades, each member on what is left by those before")  # fmt: skip
+                        "cascades, each member on the survivors of those before")  # fmt: skip
         return Outcome("", numbers, words)
 
     return Plan(parts, finish)

@@ -27,7 +27,7 @@ PAPER_SIDE = 640
 BUDGETS = {"l0_1600": (1600, None), "l0_3200": (3200, None), "patch4x4_100": (100, 4), "patch4x4_200": (200, 4)}
 COLUMNS = ("RS", "SAIF", "sPGD", ANNEAL)
 MISSING = (
-    "no detector ships; give one, and a folder with images/, boxes/ and (for segmentation) polygons/ in it: "
+    "the package has no detector; give one, and a folder with images/, boxes/ and (for segmentation) polygons/ in it: "
     "--model detection=yolov8m.pt --data folder:DIR; detection= and segmentation= take a checkpoint of ultralytics "
     "or FILE.py:FACTORY that returns a detector of torchvision"
 )

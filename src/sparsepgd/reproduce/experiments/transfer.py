@@ -62,9 +62,9 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
 
     words = reasons(
         recipe, job, list(subjects.values()), f"budget: {budget} here, {PIXELS} in the paper",
-        "denominator here: images that the target gets right when they are clean; the paper does not say",
-        "V->V and R->R are two networks of one kind, trained from different seeds; the paper does not say",
-        "whether the paper stops early on the source is not said: its numbers are put beside full-length runs",
+        "denominator here: images that the target classifies correctly when clean; the paper does not say",
+        "V->V and R->R are two networks of one architecture, trained with different seeds; the paper does not say",
+        "the paper does not say whether it stops early on the source; its numbers are shown beside full-length runs",
     )  # fmt: skip
     return Plan(cases, finish)
 

@@ -28,7 +28,8 @@ from sparsepgd.threat import Features, Pattern, Pixels, Threat
 @registered()
 @dataclass(frozen=True, eq=False)
 class ClusterRS(RandomSearch[Change]):
-    """Black box: the model may be any callable. A step changes a square or a point, and stays unless the loss falls."""
+    """Black box: the model may be any callable. A query changes a square or a point, which stays unless the loss
+    falls."""
 
     name: ClassVar[str] = "cluster-rs"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
@@ -41,7 +42,7 @@ class ClusterRS(RandomSearch[Change]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.coarse <= 1:
-            raise UnsupportedError(f"coarse={self.coarse}; it is a share of the queries: use 0 <= coarse <= 1")
+            raise UnsupportedError(f"coarse={self.coarse}; expected a share of the queries, 0 <= coarse <= 1")
 
     @property
     def largest(self) -> int:

@@ -70,11 +70,11 @@ class RandomSearch(Stepwise[State[C]]):
 @registered("rs", "RS")
 @dataclass(frozen=True, eq=False)
 class SparseRS(RandomSearch[Candidate]):
-    """Black box: the model may be any callable. Of ``queries`` one goes to the random start, one to each change.
+    """Black box: the model may be any callable. The first query is the random start, each further one a random change.
 
-    ``p_init`` is the share that changes at first. Left out, it is 0.8 for pixels and features (the paper's,
-    with the cross-entropy), 0.4 for structured patterns and 0.5 for frames (Croce et al.). With targeted goals
-    Croce et al. used p_init=0.1, location_period=10 and 100,000 queries.
+    ``p_init`` is the initial share of the budget that changes. Default: 0.8 for pixels and features (the paper's, with
+    the cross-entropy), 0.4 for structured patterns and 0.5 for frames (Croce et al.). For targeted attacks Croce et al.
+    used p_init=0.1, location_period=10 and 100,000 queries.
     """
 
     name: ClassVar[str] = "sparse-rs"
@@ -90,7 +90,7 @@ class SparseRS(RandomSearch[Candidate]):
             p_init = 0.5 if isinstance(self.budget.pattern, Frame) else 0.4 if self.budget.pattern.structured else 0.8
             object.__setattr__(self, "p_init", p_init)
         elif self.p_init > 1:
-            raise UnsupportedError(f"p_init={self.p_init}; it is a share of the budget: use 0 < p_init <= 1")
+            raise UnsupportedError(f"p_init={self.p_init}; expected a share of the budget, 0 < p_init <= 1")
 
     @classmethod
     def original(cls, budget: Budget, queries: int = 10_000) -> SparseRS:
