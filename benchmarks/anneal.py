@@ -76,6 +76,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "no groups barred": {"barred": 0.0},
     "no noise": {"noise": 0.0},
     "the sign of the gradient": {"DIRECTION": lambda threat, g: g.sign()},
+    "no local search": {"local": 0.0},
+    "local search alone, after ten ascents": {"local": 1.0},
     "the margin alone": {"LOSS": 1},
     "the cross-entropy alone": {"LOSS": 0},
 }

@@ -61,6 +61,7 @@ ANNEALED = CycleSettings(
     ascents=10,
 )
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
+FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
 PART = 128  # the first cycle of a minimum-norm search comes down to this part of all groups,
 DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
 
@@ -288,7 +289,9 @@ class SparseAnneal(Stepwise[State]):
 
 
 def settings_for(threat: Threat) -> CycleSettings:
-    return MOVED if threat.overlapping else ANNEALED
+    if not threat.overlapping:
+        return ANNEALED
+    return dataclasses.replace(MOVED, size=min(MOVED.size / threat.budget.eps, FURTHEST))
 
 
 def _clean(threat: Threat, images: Images) -> Point:
