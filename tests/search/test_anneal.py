@@ -14,7 +14,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import metered
 from sparsepgd.problem.goals import LOSSES
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.search import loop
+from sparsepgd.search import anneal, loop
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
 from support import linear
@@ -500,3 +500,45 @@ def test_signals_and_tables_keep_their_shape_and_the_budget(
     assert torch.equal(result.fooled, model(result.x_adv).argmax(1) != y)
     assert bool((result.groups <= 2).all())
     assert bool(((result.x_adv >= 0) & (result.x_adv <= 1)).all())
+
+
+class Misleading(torch.autograd.Function):
+    """The image itself, with a gradient of the wrong sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return -g
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features()], ids=repr)
+def test_local_search_fools_a_model_whose_gradients_mislead(pattern: sp.Pattern, monkeypatch: Any) -> None:
+    net, x = SmallConvNet().eval(), images(8)
+    y = labelled(net, x)
+
+    def model(z: Tensor) -> Tensor:
+        answer: Tensor = net(Misleading.apply(z))
+        return answer
+
+    attack = sp.SparseAnneal(sp.Budget(k=12, pattern=pattern), 400)
+    with_it = attack(model, x, y)
+    monkeypatch.setattr(anneal, "ANNEALED", dataclasses.replace(anneal.ANNEALED, local=0.0))
+    without = attack(model, x, y)
+    assert int(with_it.fooled.sum()) > int(without.fooled.sum())
+
+
+def test_the_first_ten_cycles_ascend_and_only_single_points_are_searched_locally() -> None:
+    varied: list[bool] = []
+
+    class Watched(sp.SparseAnneal):
+        def aim(self, state: Any) -> loop.Aim:
+            varied.append(bool(state.cycle.local.any()))
+            return super().aim(state)
+
+    net, x = SmallConvNet().eval(), images(4)
+    Watched(sp.Budget(k=1, eps=0.01), 260)(net, x, labelled(net, x))
+    assert not any(varied[:110])
+    assert sum(varied[110:]) / len(varied[110:]) > 0.3

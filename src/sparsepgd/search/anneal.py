@@ -232,7 +232,7 @@ class SparseAnneal(Stepwise[State]):
             noise=settings.noise * draws[2],
             barred=settings.barred * draws[3],
             local=(draws[5] < settings.local) & (number > settings.ascents) & state.margin.isfinite(),
-            side=torch.where(draws[6] < 0.5, longest_side(self.budget), 1),
+            side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
         )
 
     def _disturb(

@@ -8,6 +8,7 @@ strong changes are is learnt from those that stayed. All that the model is asked
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.goals import LossName
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise
-from sparsepgd.search.random_search.clusters import Change, longest_side, numbers, varied
+from sparsepgd.search.random_search.clusters import Change, numbers, varied
 from sparsepgd.search.random_search.moves import corners, draw_parts, free_groups
 from sparsepgd.search.random_search.sparse_rs import RandomSearch, State
 from sparsepgd.search.registry import registered
@@ -46,8 +47,8 @@ class ClusterRS(RandomSearch[Change]):
 
     @property
     def largest(self) -> int:
-        """The side of the first squares."""
-        return longest_side(self.budget)
+        """The side of the first squares: a quarter of the budget at most."""
+        return max(math.isqrt(self.budget.k // 4), 1)
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State[Change]:
         mask = torch.zeros(len(images.x), *threat.grid, dtype=torch.bool, device=images.x.device)

@@ -7,7 +7,6 @@ a new colour is follows from those that stayed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +35,9 @@ def numbers(images: Images, mask: Tensor) -> tuple[int, ...]:
     return points, points, 2 * images.x.shape[1], 4
 
 
-def longest_side(budget: Budget) -> int:
-    """Of a square: a quarter of the budget at most."""
-    return max(math.isqrt(budget.k // 4), 1)
+def longest_side(k: Tensor) -> Tensor:
+    """Of a square: a quarter of k (B,) points at most."""
+    return (k / 4).sqrt().long().clamp(min=1)
 
 
 def varied(
@@ -52,9 +51,9 @@ def varied(
 ) -> Change:
     """What is kept with a square of new points in the place of old ones.
 
-    `draws`: see `numbers`. `side`: (B,), of the square, at most `longest_side`. `single`: (B,) bool, where the square
-    is a point that may come beside others, take their colour, or only alter the colour of an old one. `k`: (B,), points
-    that an image may have, unless as many as the budget; what is kept has no more."""
+    `draws`: see `numbers`. `side`: (B,), of the square, at most `longest_side(k)`. `single`: (B,) bool, where it is a
+    point that may come beside others, take their colour, or only alter the colour of an old one. `k`: (B,), points that
+    an image may have, unless as many as the budget; what is kept has no more."""
     place, other, colour, coin = draws
     tune = (coin[:, 0] < TUNE) & single & kept.mask.flatten(1).any(1)
     old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
@@ -63,7 +62,7 @@ def varied(
     if images.usable is not None:
         added &= images.usable
     excess = (kept.mask | added).flatten(1).sum(1) - (budget.k if k is None else k)
-    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, longest_side(budget) ** 2)
+    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, max(budget.k // 4, 1))
 
     shown = _at(kept.value, old)
     fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
