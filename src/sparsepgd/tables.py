@@ -88,15 +88,20 @@ def timed_attacks(record: dict[str, Any]) -> Table:
     caption = (
         f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
         f"{record['queries']} queries; us: per "
-        "image and step; x: relative to the bare model; slots: in use; looks: how often the host waited; first: with "
-        "warm-up"
+        "image and step; x: relative to the bare model; out: share of the time outside the model; looks: how often "
+        "the host waited; first: the first run, with compilation"
     )
-    table = _named(("attack", "s", "first", "left", "us", "x", "slots", "looks", "MB"), "attacks", caption)
+    verdict = record.get("verdict")
+    if verdict is not None:
+        caption += f"; below: seconds until robust accuracy was below {verdict:.1%}"
+    header = ("attack", "s", "first", "left", "us", "x", "out", "looks", "MB", *(["below"] if verdict else []))
+    table = _named(header, "attacks", caption)
     for row in record["attacks"]:
         cells = [f"{statistics.mean(row['seconds']):.2f}", _number(row["warm_up"], ".1f")]
         cells += [f"{statistics.mean(row['robust']):.0f}", _number(row["us"], ".1f"), _number(row["ratio"], ".2f")]
-        cells += [_number(row["slots_used"], ".0%"), _number(row["looks"], "d")]
+        cells += [_number(row.get("outside"), ".0%"), _number(row["looks"], "d")]
         cells += [_number(row["memory"] and row["memory"] / 1e6, ".0f")]
+        cells += [_number(row["below"], ".1f")] if verdict else []
         table.add_row(f"{row['name']}\n{how(row['precision'], row['compiled'])}", *cells)
     return table
 

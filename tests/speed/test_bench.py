@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 from pathlib import Path
@@ -43,8 +44,8 @@ def test_the_model_every_attack_and_every_rival_are_in_the_record(job: bench.Ben
     record = bench.measure(job, [("fp32", False)], {"black": black}, on_row=told.append, model="small")
     assert json.loads(json.dumps(record))["model"] == "small"
     assert [row["work"] for row in record["bare"]] == ["input and parameter gradients", "forward", "input gradient"]
-    assert [row["name"] for row in record["attacks"]] == ["spgd-unprojected", "spgd-projected", "sparse-rs", "black"]
-    assert len(told) == 7
+    assert [row["name"] for row in record["attacks"]] == [*bench.ATTACKS, "black"]
+    assert len(told) == 8
     assert all(row["us"] > 0 for row in record["bare"])
     for row in record["attacks"]:
         assert len(row["seconds"]) == len(row["robust"]) == 2
@@ -64,6 +65,34 @@ def test_a_rival_that_leaves_the_budget_has_no_success(job: bench.Bench) -> None
     assert job.theirs("cheat", everything).robust == (10, 10)
     said = MODEL(black(MODEL, X, Y, 0)).argmax(1)
     assert job.theirs("black", black).robust[0] == int((said == Y).sum())
+
+
+def test_rivals_are_warmed_up_as_ours_are(job: bench.Bench) -> None:
+    seeds: list[int] = []
+
+    def watched(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+        seeds.append(seed)
+        return black(model, x, y, seed)
+
+    timed = job.theirs("black", watched)
+    assert seeds == [0, 0, 1]
+    assert len(timed.seconds) == 2
+
+
+def test_the_time_to_a_verdict_is_known_where_it_was_reached(job: bench.Bench) -> None:
+    attack = job.attack("anneal")
+    hardly = dataclasses.replace(job, verdict=0.0).ours(attack, "fp32", False, {})
+    soon = dataclasses.replace(job, verdict=1.01).ours(attack, "fp32", False, {})
+    assert hardly.below is None
+    assert soon.below is not None
+    assert dataclasses.replace(job, verdict=0.0).theirs("black", black).below is None
+    assert dataclasses.replace(job, verdict=1.01).theirs("black", black).below is not None
+
+
+def test_the_share_outside_the_model_follows_from_the_ratio(job: bench.Bench) -> None:
+    slow, fast = (job.ours(job.attack("sparse-rs"), "fp32", False, {"forward": us}) for us in (1e-3, 1e9))
+    assert slow.outside == pytest.approx(1, abs=1e-3)
+    assert fast.outside == 0
 
 
 def test_the_model_is_as_it_was(job: bench.Bench) -> None:
@@ -102,7 +131,8 @@ def test_code_of_a_checkout_runs_beside_ours(tmp_path: Path, job: bench.Bench) -
         "    def perturb(self, x, y): return None, x\n"
     )
     found = rivals.official(tmp_path, 3, 10, 10)
-    assert list(found) == ["official spgd-unprojected", "official spgd-projected", "official sparse-rs"]
+    assert list(found) == ["official spgd-unprojected", "official spgd-projected", "official sparse-rs", "official saa"]
+    assert job.theirs("all", found["official saa"]).robust == job.theirs("black", black).robust
     assert job.theirs("a", found["official spgd-projected"]).robust == job.theirs("b", black).robust
     assert job.theirs("c", found["official sparse-rs"]).robust == (10, 10)
 

@@ -42,6 +42,10 @@ def measure(
     official: Annotated[Path | None, arg.of_attack(help="A checkout of the authors' code, to compare with.")] = None,
     sparse_rs: Annotated[Path | None, arg.of_attack(help="A checkout of the code of Sparse-RS.")] = None,
     others: Annotated[bool, arg.of_attack("--others", help="Also attacks of installed packages.")] = False,
+    below: Annotated[
+        float | None,
+        arg.of_attack(min=0, max=1, help="Also measure the time until robust accuracy is below this, such as 0.69."),
+    ] = None,
     out_file: Annotated[Path | None, arg.of_output("--out", help="FILE.json; a plot is written to FILE.png.")] = None,
     device: arg.Device = None,
     quiet: arg.Quiet = False,
@@ -65,7 +69,7 @@ def measure(
     logits_of(source.model, x[:1], 1)  # if the model does not take such images, that is the error
     at_once = batch_size or (64 if on_cpu else 512)
     record = bench.measure(
-        bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once),
+        bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once, below),
         _settings(precision, compiled, on_cpu),
         other,
         on_row=lambda row: None if quiet else err.print(_in_words(row), soft_wrap=True),

@@ -29,7 +29,7 @@ from sparsepgd.search.stepwise import Stepwise
 from sparsepgd.speed.rivals import Rival
 from sparsepgd.threat import Budget
 
-ATTACKS = ("spgd-unprojected", "spgd-projected", "sparse-rs")
+ATTACKS = ("anneal", "spgd-unprojected", "spgd-projected", "sparse-rs")
 T = TypeVar("T")
 REPEAT = 0.5  # seconds that the bare model is run for a figure
 
@@ -50,13 +50,15 @@ class Timed:
     name: str
     precision: str
     compiled: bool
-    warm_up: float | None  # seconds of a first run, compilation included; None: not made
+    warm_up: float  # seconds of a first run, compilation included
     seconds: tuple[float, ...]
     robust: tuple[int, ...]  # images left
     images: int
     interval: tuple[float, float]  # of the robust accuracy, first seed
     us: float | None = None  # an image and step
     ratio: float | None = None  # to the bare model in the same precision
+    outside: float | None = None  # share of the time that is not the model's
+    below: float | None = None  # seconds of the first run until robust accuracy was below the verdict
     slots_used: float | None = None  # share of the evaluations that counted
     steps: int | None = None  # of the whole table
     looks: int | None = None  # times that the host waited
@@ -75,7 +77,7 @@ class Bench:
     queries: int = 300
     seeds: Sequence[int] = (0,)
     batch_size: int = 512
-    progress: Progress | None = None
+    verdict: float | None = None  # a robust accuracy
 
     def bare(self, precisions: Sequence[tuple[Precision, bool]]) -> Iterator[Bare]:
         """The model in each (precision, compiled), forward and with the gradient of the input."""
@@ -116,7 +118,7 @@ class Bench:
     def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
         """One of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
         device = self.x.device
-        first = self.once(attack, Engine(precision, compiled), self.seeds[0])[1]
+        first, below = self._first(attack, Engine(precision, compiled))
         seconds, robust, memory = [], [], None
         for seed in self.seeds:
             if device.type == "cuda":
@@ -130,6 +132,7 @@ class Bench:
         useful = int(result.forwards.sum())
         us = 1e6 * seconds[-1] / max(useful, 1)
         work = "input gradient" if attack.needs_gradient else "forward"
+        ratio = us / bare[work] if work in bare else None
         return Timed(
             name=attack.name,
             precision=precision,
@@ -140,28 +143,53 @@ class Bench:
             images=len(self.x),
             interval=wilson(robust[0], len(self.x)),
             us=us,
-            ratio=us / bare[work] if work in bare else None,
+            ratio=ratio,
+            outside=max(1 - 1 / ratio, 0.0) if ratio else None,
+            below=below,
             slots_used=useful / max(meter.slot_steps, 1),
             **{name: getattr(meter, name) for name in ("steps", "looks", "denied", "recorded")},
             memory=memory,
         )
 
+    def _first(self, attack: Stepwise[Any], engine: Engine) -> tuple[float, float | None]:
+        """Seconds of a first run, and until robust accuracy was below the verdict, if it was."""
+        start, fooled = time.perf_counter(), list[tuple[float, int]]()
+
+        def progress(done: int, total: int, count: int) -> None:
+            fooled.append((time.perf_counter() - start, count))
+
+        result, seconds = self.once(attack, engine, self.seeds[0], progress)
+        fooled.append((seconds, int(result.fooled.sum())))
+        most = -1.0 if self.verdict is None else self.verdict * len(self.x)
+        right = int(result.clean_correct.sum())
+        return seconds, next((when for when, count in fooled if right - count < most), None)
+
     def theirs(self, name: str, attack: Rival) -> Timed:
-        """Another implementation, as it comes; success is what our verifier says."""
-        device, seconds, robust = self.x.device, [], []
+        """Another implementation, as it comes, after a first run like ours; success is what our verifier says."""
+        seconds, robust = [], []
+        x_adv, first = self._clocked(partial(attack, self.model, self.x, self.y, self.seeds[0]))
+        reached = self.verdict is not None and self._left(x_adv) < self.verdict * len(self.x)
         for seed in self.seeds:
             x_adv, took = self._clocked(partial(attack, self.model, self.x, self.y, seed))
             seconds.append(took)
-            with borrowed(self.model, device):
-                oracle = Oracle(self.model, device=device)
-                clean = oracle.answers(self.x, self.batch_size).argmax(1) == self.y
-                verdict = verify(oracle, self.budget, self.x, x_adv, self.y, self.y, batch_size=self.batch_size)
-            robust.append(int((clean & ~verdict.reached).sum()))
+            robust.append(self._left(x_adv))
         interval = wilson(robust[0], len(self.x))
-        return Timed(name, "as it comes", False, None, tuple(seconds), tuple(robust), len(self.x), interval)
+        below = first if reached else None  # it says nothing before its end
+        return Timed(
+            name, "as it comes", False, first, tuple(seconds), tuple(robust), len(self.x), interval, below=below
+        )
 
-    def once(self, attack: Stepwise[Any], engine: Engine, seed: int) -> tuple[Result, float]:
-        options: Any = {"seed": seed, "engine": engine, "progress": self.progress}
+    def _left(self, x_adv: Tensor) -> int:
+        with borrowed(self.model, self.x.device):
+            oracle = Oracle(self.model, device=self.x.device)
+            clean = oracle.answers(self.x, self.batch_size).argmax(1) == self.y
+            verdict = verify(oracle, self.budget, self.x, x_adv, self.y, self.y, batch_size=self.batch_size)
+        return int((clean & ~verdict.reached).sum())
+
+    def once(
+        self, attack: Stepwise[Any], engine: Engine, seed: int, progress: Progress | None = None
+    ) -> tuple[Result, float]:
+        options: Any = {"seed": seed, "engine": engine, "progress": progress}
         return self._clocked(partial(attack, self.model, self.x, self.y, **options))
 
     def _clocked(self, work: Callable[[], T]) -> tuple[T, float]:
@@ -211,6 +239,7 @@ def measure(
         "steps": bench.steps,
         "queries": bench.queries,
         "seeds": list(bench.seeds),
+        "verdict": bench.verdict,
         "bare": [asdict(row) for row in bare],
         "attacks": [asdict(row) for row in timed],
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,15 +28,26 @@ BATCH = 500  # images at a time, as the authors' scripts have it
 
 
 def official(folder: Path, k: int, steps: int, queries: int) -> dict[str, Rival]:
-    """sPGD with both gradients and Sparse-RS of the authors' checkout."""
+    """sPGD with both gradients and Sparse-RS of the authors' checkout, and sAA: one after the other, each on the images
+    that are left."""
     spgd, rs = (_module(folder / "autoattack", name) for name in ("spgd", "rs_attacks"))
-    return _seeded(
-        {
-            "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
-            "official spgd-projected": partial(_official_spgd, spgd.SparsePGD, k, steps, False),
-            "official sparse-rs": partial(_official_rs, rs.RSAttack, k, queries),
-        }
-    )
+    members = {
+        "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
+        "official spgd-projected": partial(_official_spgd, spgd.SparsePGD, k, steps, False),
+        "official sparse-rs": partial(_official_rs, rs.RSAttack, k, queries),
+    }
+    return _seeded({**members, "official saa": partial(_cascade, list(members.values()))})
+
+
+def _cascade(attacks: Sequence[Rival], model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    x_adv = x.clone()
+    for attack in attacks:
+        with torch.no_grad():
+            said = torch.cat([model(part).argmax(1) for part in torch.split(x_adv, BATCH)])
+        left = (said == y).nonzero()[:, 0]
+        if len(left):
+            x_adv[left] = attack(model, x[left], y[left], seed)
+    return x_adv
 
 
 def sparse_rs(folder: Path, k: int, queries: int) -> dict[str, Rival]:
