@@ -61,3 +61,16 @@ def test_the_cost_of_training_is_that_of_all_stages(name: str) -> None:
     assert len(records) > 1
     assert card.epochs == sum(record["epochs"] for record in records)
     assert card.training_seconds == pytest.approx(sum(record["seconds"] for record in records))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_quotes_the_lowest_that_any_record_of_its_budget_has_reached(name: str) -> None:
+    card, results = zoo.card(name, WEIGHTS), WEIGHTS.parent / "benchmarks" / "results"
+    records = [json.loads(file.read_text()) for file in sorted(results.glob(f"anneal-*{name}.json"))]
+    reached = [
+        row["left"] / row["images"]
+        for record in records
+        for row in record["runs"]
+        if record["data"] == "cifar10-test-1000" and "pattern" not in row and row["images"] == 1000
+    ]
+    assert min(one.robust_accuracy for one in card.robust if one.images >= 1000) == min(reached)

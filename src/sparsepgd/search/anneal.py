@@ -178,7 +178,7 @@ class SparseAnneal(Stepwise[State]):
         again = self._disturb(threat, images, state, cycle, g, rising & ~solved, noise)
         now = choose(over, again, self._ascend(threat, images, state, g, noise))
         now, count = self._support(threat, images, now, cycle, noise)
-        if threat.pointwise:
+        if threat.pointwise and self.steps > ANNEALED.ascents * (ANNEALED.length + 1):
             near = self._vary(threat, images, state, cycle, step, noise)
             now = choose(cycle.local, near, now)
             count = torch.where(cycle.local, near.v.flatten(1).sum(1).long(), count)
