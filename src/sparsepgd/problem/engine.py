@@ -55,9 +55,9 @@ def metered() -> Iterator[Meter]:
 
 @dataclass(frozen=True)
 class Engine:
-    """How the model is run during a search. By default the device decides: on a GPU half precision, CUDA graphs and,
-    once enough images survive for it to pay off, compiled code; elsewhere the precision of the model. The memory format
-    is channels-last.
+    """How the model is run during a search. By default the device decides: on a GPU half precision and CUDA graphs;
+    elsewhere the precision of the model. In half precision, models with batch normalisation run as a faster copy, and
+    others are compiled once enough images survive for it to pay off. The memory format is channels-last.
 
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
     little, so fp16, with three more bits than bf16, makes it stronger; a model beyond the range of fp16 uses bf16.
@@ -139,6 +139,7 @@ class Running:
             raise
         except RuntimeError:  # an error of its own comes again
             self.as_it_was()
+            self.call = self.model if self.call is self.lean else self.call
             return self._cast(x)
         self.shown = True
         return answer
@@ -169,7 +170,7 @@ class Running:
     def as_it_was(self) -> None:
         for kernel, data in self.kernels:
             kernel.data = data
-        self.kernels, self.call = [], self.model
+        self.kernels = []
 
 
 class Compiled:
