@@ -227,8 +227,8 @@ def _unseen() -> Iterator[str]:
         ours < saa / 2,
         f"sAA, the paper's ensemble, overrates networks trained against sPGD. It leaves **{saa:.1f} %** of "
         f"prn18-fast-ls after {2 * paper['steps'] + paper['queries']:,} passes. SparseAnneal leaves "
-        f"{_after(name, 'anneal', EARLY):.1f} % after {EARLY} and **{ours:.1f} %** at the lowest, after "
-        f"{_length(name, 'anneal'):,} ({runs[0]['images']:,} images, the best of {len(runs)} seeds; "
+        f"{_after(name, 'anneal', EARLY):.1f} % after {EARLY} (the mean of {len(runs)} seeds) and **{ours:.1f} %** at "
+        f"the lowest, after {_length(name, 'anneal'):,} (the best seed; {runs[0]['images']:,} images; "
         f"[table]({ANNEAL})).",
     )
     apgd, cluster = _lowest(other, "l1-apgd"), _lowest(other, "cluster-rs")
