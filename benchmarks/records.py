@@ -91,14 +91,18 @@ class Measured:
     images: int
     record: str
 
+    @property
+    def percent(self) -> float:
+        return 100 * self.share
+
     def __str__(self) -> str:
-        return f"{100 * self.share:.1f} ({self.attack}, {self.images:,} images)"
+        return f"{self.percent:.1f} ({self.attack}, {self.images:,} images)"
 
 
-def strongest(results: Path, recipe: str, budget: tuple[int, str]) -> Measured | None:
-    """The lowest accuracy that a record has of a model under a budget."""
+def strongest(results: Path, recipe: str, budget: tuple[int, str], attack: str | None = None) -> Measured | None:
+    """The lowest accuracy that a record has of a model under a budget, of any attack or of one."""
     found = [one for one in _measured(results) if (one.recipe, one.budget) == (recipe, budget)]
-    return min(found, key=lambda one: one.share, default=None)
+    return min((one for one in found if attack in (None, one.attack)), key=lambda one: one.share, default=None)
 
 
 def _measured(results: Path) -> Iterator[Measured]:
@@ -208,6 +212,11 @@ def hardware(record: Record) -> str:
 
 def torch_version(record: Record) -> str:
     return str(record["torch"]).split("+")[0]
+
+
+def anchor(title: str) -> str:
+    """Of a heading, as the site makes it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
 def file_of(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Write docs/results.md from the records in benchmarks/results: python benchmarks/results_page.py [--check]
+"""Write docs/results.md and docs/tables.md from the records: python benchmarks/results_page.py [--check]
 
-Every kind of record has its section, which is there if such a record is. --check writes nothing and fails if the page
-is not what the records say, or if a figure is missing.
+The first says what was found, the second has all tables: every kind of record has its section, which is there if such
+a record is. --check writes nothing and fails if a page is not what the records say, or if a figure is missing.
 """
 
 import json
@@ -10,21 +10,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from records import RESULTS, Origin, Records, file_of, hardware, listed, read, told
+from results_contents import contents
+from results_findings import findings
 from results_paper import ablations, curves, figures, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
 
+from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
 from sparsepgd.zoo import Card
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 CARDS = (ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights")
-INTRODUCTION = """<!-- written by benchmarks/results_page.py from the records, do not edit -->
-# Results
+WRITTEN = "<!-- written by benchmarks/results_page.py from the records, do not edit -->\n"
+SUMMARY = f"""{WRITTEN}# Results
 
-What was measured with this package, from the records in `benchmarks/results`. The [list at the end](#all-records) has
-the command, the commit and the hardware of each, and what it does not know of its origin. What a robust accuracy says
-and what it does not: [Reading the numbers](interpreting.md).
+What we measured, beside the paper: {facts()["source"]}.
+
+Every number comes from a record in `benchmarks/results`. What an attack leaves is robust accuracy in percent; of a
+model and a budget the page gives the strongest measurement. [All tables](tables.md) has the tables behind the
+links, with intervals, commands and hardware. What a robust accuracy says and what it does not:
+[Reading the numbers](interpreting.md).
+"""
+INTRODUCTION = f"""{WRITTEN}# All tables
+
+What was measured with this package, from the records in `benchmarks/results`. What follows from it:
+[Results](results.md). The [list at the end](#all-records) has the command, the commit and the hardware of each record,
+and what it does not know of its origin. What a robust accuracy says and what it does not:
+[Reading the numbers](interpreting.md).
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "small": tables_of_the_paper,
@@ -40,8 +53,13 @@ SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of re
 MODEL = ["model", "network", "trained by", "epochs", "seconds", "hardware", "clean, %"]  # above what `_model` says
 
 
+def summary() -> str:
+    """docs/results.md."""
+    return "\n".join([SUMMARY, *findings(), *contents()])
+
+
 def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:
-    """All of it."""
+    """docs/tables.md."""
     parts = [INTRODUCTION, *models(cards)]
     for kind, section in SECTIONS.items():
         if records := read(results, kind):
@@ -87,10 +105,12 @@ def sources(results: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    text, target = page(), DOCS / "results.md"
+    pages = {DOCS / "results.md": summary(), DOCS / "tables.md": page()}
     if "--check" in sys.argv:
-        return int(target.read_text() != text or not all((DOCS / "images" / name).is_file() for name in curves()))
-    target.write_text(text)
+        current = all(file.read_text() == text for file, text in pages.items())
+        return int(not current or not all((DOCS / "images" / name).is_file() for name in curves()))
+    for file, text in pages.items():
+        file.write_text(text)
     for name, data in figures().items():
         (DOCS / "images" / name).write_bytes(data)
     return 0

@@ -1,7 +1,7 @@
-"""Sections of docs/results.md: the paper's tables and figures, ours beside the paper's, from records of small.py."""
+"""Sections of docs/tables.md: the paper's tables and figures, ours beside the paper's, from records of small.py."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from records import (
     SECTIONS,
     Record,
     Records,
+    anchor,
     file_of,
     hardware,
     listed,
@@ -22,6 +23,7 @@ from records import (
 
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.curves import over
+from sparsepgd.reproduce.jobs import Scale, scale
 from sparsepgd.reproduce.parts import Outcome
 from sparsepgd.reproduce.show import Grid, grids
 from sparsepgd.tables import markdown
@@ -33,7 +35,7 @@ CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  
 def tables_of_the_paper(records: Records) -> Iterator[str]:
     """Ours beside the paper's."""
     for name, record in records.items():
-        yield f"## The paper's CIFAR-10 tables, scale {record['scale']}{_which(name, records)}\n"
+        yield f"## The paper's CIFAR-10 tables, scale {record['scale']}{which(name, records)}\n"
         yield (
             f"`{record['command']}`: {record['images']} images ({record['data']}), seed {record['seed']}, "
             f"{record['hardware']}, torch {torch_version(record)}, {record['seconds']:.0f} s in {record['processes']} "
@@ -45,7 +47,7 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         yield "### Why the numbers differ from the paper's\n"
         yield listed([*_trained(record), *common])
         for recipe, made in record["recipes"].items():
-            yield f"### {made['source']}: {made['about']}\n"
+            yield f"### {titled(made, which(name, records))}\n"
             outcome = Outcome.recorded(made)
             words = [made["unit"]] if made["unit"] not in ("", "as said") else []
             if any(number.low is not None for number in outcome.numbers):
@@ -65,6 +67,47 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
             yield listed(told((notice.split(": ", 1) for notice in notices), "; "))
 
 
+def titled(made: Record, which: str = "") -> str:
+    """The heading of what a recipe made."""
+    return f"{made['source']}: {made['about']}{which}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a recipe of `spgd reproduce` made, and where docs/tables.md shows it."""
+
+    record: Record
+    values: Record  # of this recipe, in the record
+    title: str
+
+    @property
+    def link(self) -> str:
+        return f"tables.md#{anchor(self.title)}"
+
+    @property
+    def length(self) -> Scale:
+        return scale(self.record["scale"])
+
+    @property
+    def images(self) -> str:
+        return f"{self.record['images']:,} images"
+
+    def row(self, whose: str) -> dict[str, float]:
+        """Of a table of one row: the numbers here or in the paper, by column."""
+        return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
+
+
+def made(results: Path = RESULTS) -> dict[str, Made]:
+    """By the name of the recipe; of two records the one with more images."""
+    alone = {record["recipe"]: Made(record, record, titled(record)) for record in read(results, "ablation").values()}
+    together = read(results, "small")
+    return alone | {
+        recipe: Made(record, values, titled(values, which(name, together)))
+        for name, record in sorted(together.items(), key=lambda item: int(item[1]["images"]))
+        for recipe, values in record["recipes"].items()
+    }
+
+
 def _noted(record: Record) -> str:
     return f" ({record['note']})" if "note" in record else ""
 
@@ -73,7 +116,7 @@ def ablations(records: Records) -> Iterator[str]:
     """Recipes of `spgd reproduce` that were run alone."""
     yield "## Ablations of training\n"
     for name, record in records.items():
-        yield f"### {record['source']}: {record['about']}\n"
+        yield f"### {titled(record)}\n"
         yield (
             f"{record['unit'].capitalize()}; scale {record['scale']}, {record['images']} images of {record['data']}, "
             f"seed {record['seed']}, {hardware(record)}, {record['seconds']:.0f} s. Record: {file_of(name)}.\n"
@@ -129,7 +172,7 @@ def _trained(record: Record) -> Iterator[str]:
     yield f"epochs of training: {', '.join(epochs)}; the paper's own models 100"
 
 
-def _which(name: str, records: Records) -> str:
+def which(name: str, records: Records) -> str:
     return f" ({name})" if len(records) > 1 else ""
 
 

@@ -1,4 +1,4 @@
-"""Sections of docs/results.md: what was measured beside the paper's tables, one kind of record each."""
+"""Sections of docs/tables.md: what was measured beside the paper's tables, one kind of record each."""
 
 import math
 import statistics

@@ -1,9 +1,10 @@
-"""The page of results says what the records say, and nothing where there is no record."""
+"""The pages of results say what the records say, and nothing where there is no record."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sparsepgd import zoo
+from sparsepgd.reproduce import recipe
 from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
@@ -93,8 +95,36 @@ RECORDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def test_the_page_is_what_the_records_say() -> None:
+def test_the_pages_are_what_the_records_say() -> None:
     assert is_current("results_page.py"), "run python benchmarks/results_page.py"
+
+
+def test_the_first_page_is_short_names_all_of_the_paper_and_its_links_lead_to_tables(records: Any) -> None:
+    text, tables = ((ROOT / "docs" / name).read_text() for name in ("results.md", "tables.md"))
+    assert text.count("\n") <= 130
+    numbers = [recipe.table(label).number for label in recipe.facts()["tables"]]
+    assert len(numbers) == 19
+    for item in [*(f"Table {number}" for number in numbers), *(f"Figure {one}" for one in ("1", "2", "3a", "3b", "4"))]:
+        assert text.count(f"\n| {item} |") == 1, item
+    links = set(re.findall(r"\(tables\.md#([^)]+)\)", text))
+    assert len(links) > 15
+    assert links <= {records.anchor(title) for title in re.findall(r"^#+ (.+)$", tables, re.M)}
+
+
+def test_a_statement_that_the_records_do_not_bear_out_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = script("results_findings", monkeypatch)
+    load = found.load
+
+    def stronger(name: str) -> dict[str, Any]:
+        record: dict[str, Any] = load(name)
+        if name == "anneal-prn18-fast-ls":
+            record["runs"] = [run | {"left": run["right"]} for run in record["runs"]]
+        return record
+
+    assert any("the lowest, after" in part for part in found.findings())
+    monkeypatch.setattr(found, "load", stronger)
+    with pytest.raises(ValueError, match="the records say otherwise now"):
+        list(found.findings())
 
 
 @pytest.fixture

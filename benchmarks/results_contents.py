@@ -1,0 +1,146 @@
+"""The list at the end of docs/results.md: of every table and figure of the paper what was measured, and how."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from records import RESULTS, SECTIONS, Record, beside_official, load, read, strongest, trained_by
+from results_findings import ANNEAL, DETECTORS, PATCHES, PIXELS, SPEED, TRAINING, detected
+from results_paper import Made, made
+
+from sparsepgd.reproduce.experiments.ablation import SCANS
+from sparsepgd.reproduce.experiments.training import POLICIES
+from sparsepgd.reproduce.recipe import facts, table
+from sparsepgd.reproduce.recipes import RECIPES
+from sparsepgd.tables import markdown
+
+NOT_YET = "**not measured yet**"
+TENS, ONES = ("", "X"), ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+ORDER = [tens + ones for tens in TENS for ones in ONES]  # of the numbers of tables
+QUOTED = {"20": ("k=20",), "10_15": ("k=10",), "struct": tuple(one for one in SECTIONS if "cifar10" in one)}
+Cells = list[str]  # ours and the paper's, models, size
+
+
+def contents() -> Iterator[str]:
+    """One line for each table and figure."""
+    yield "## Each table and figure of the paper\n"
+    yield (
+        "Of tables of models: the lowest accuracy that any attack in any record leaves of ours, with its number of "
+        "images, and in square brackets the paper's under sAA. Of ablations: the best setting. Models and size are "
+        "those of the table behind the link; the paper has 10,000 steps and, for CIFAR-10, 10,000 images. To make a "
+        "table: [Reproducing the paper](reproducing.md).\n"
+    )
+    labels = sorted(facts()["tables"], key=lambda label: ORDER.index(table(label).number))
+    tables = [[f"Table {table(label).number}", table(label).title, *_table(label)] for label in labels]
+    yield markdown(["paper", "what", "ours, and the paper's", "models", "size"], [*tables, *_figures()]) + "\n"
+
+
+def _table(label: str) -> Cells:
+    recipes = [recipe for recipe in RECIPES.values() if label in recipe.labels and not recipe.figures]
+    done = [recipe for recipe in recipes if recipe.name in _all()]
+    if not done:
+        return NEAREST[label]() if label in NEAREST else [NOT_YET, "", ""]
+    one, name = _all()[done[0].name], done[0].name
+    if name in SCANS or name in POLICIES:
+        words, models = _ablation(name, one), _models(one)
+    else:
+        words = "; ".join(_lowest(one, section) for section in QUOTED[label])
+        every = {row for section in QUOTED[label] for row in table(label).cells[section]}
+        models = f"{len(one.values['places'])} of {len(every)}: {_models(one)}"
+    missing = [f"; {NOT_YET}: {recipe.about}" for recipe in recipes if recipe not in done]
+    return [f"[table]({one.link}): {words}{''.join(missing)}", models, _size(one, queries=name not in SCANS)]
+
+
+@cache
+def _all() -> dict[str, Made]:
+    return made()
+
+
+def _models(one: Made) -> str:
+    if "places" not in one.values:
+        return f"small networks on {one.record['data']}"
+    return ", ".join(f"{ours} for {role}" for role, ours in one.values["places"].items())
+
+
+def _size(one: Made, queries: bool = True) -> str:
+    words = f"{one.images}, {one.length.steps:,} steps"
+    return f"{words}, {one.length.queries:,} queries" if queries else words
+
+
+def _lowest(one: Made, section: str) -> str:
+    """Of every model of a section: ours, and the paper's."""
+    told = []
+    for number in one.values["numbers"]:
+        if number["section"] == section and number["column"] == "sAA":
+            recipe = trained_by(one.record, one.values["places"][number["row"]])
+            told.append(f"{number['row']} {strongest(RESULTS, recipe, SECTIONS[section])} [{number['paper']:.1f}]")
+    return f"{section.removeprefix('cifar10, ')}: {', '.join(told)}"
+
+
+def _ablation(recipe: str, one: Made) -> str:
+    if recipe == "training-structured":
+        rows = [(row["row"], row["here"], row["paper"]) for row in one.values["numbers"] if row["column"] == "sAA"]
+        return "sAA: " + ", ".join(f"{row} {here:.1f} [{paper:.1f}]" for row, here, paper in rows)
+    best = min if recipe in SCANS else max
+    ours, paper = (_best(one.row(whose), best) for whose in ("here", "paper"))
+    return f"{'strongest' if recipe in SCANS else 'best'} with {ours}; the paper's with {paper}"
+
+
+def _best(row: dict[str, float], best: Callable[..., float]) -> str:
+    value = best(row.values())
+    return f"{' or '.join(column for column, one in row.items() if one == value)} ({value:.1f})"
+
+
+def _large() -> Cells:
+    saa = load("train-gtsrb-strades")["saa"]
+    words = f"{NOT_YET} at 224x224; near it: [GTSRB at 32x32, k = 12]({TRAINING}), {100 * saa['robust_accuracy']:.1f}"
+    return [words, "gtsrb-strades", f"{saa['images']:,} images, {saa['steps']} steps, {saa['queries']:,} queries"]
+
+
+def _watermarks() -> Cells:
+    record = load("anneal-structures-small-strades")
+    words = f"{NOT_YET} at 224x224; near it: [a disc of 18x18 in 32x32, eps = 16/255]({ANNEAL})"
+    return [words, "small-plain, small-strades", f"{record['images']:,} images, {record['runs'][0]['steps']} steps"]
+
+
+def _runtime() -> Cells:
+    records = read(RESULTS, "speed").values()
+    images = sorted({pair.images for record in records for pair in beside_official(record)})
+    words = f"{NOT_YET} for all attacks; near it: [sPGD and Sparse-RS beside the authors' code]({SPEED})"
+    return [words, ", ".join(sorted({record["model"] for record in records})), f"{images[0]} to {images[-1]:,} images"]
+
+
+def _detectors() -> Cells:
+    maps, paper = detected(), table("yolo").cells["detection"]
+    budgets = {"1,600 pixels": (PIXELS, "l0_1600"), "100 patches 4x4": (PATCHES, "patch4x4_100")}
+    told = [f"{words} {maps[line]:.1f} [{paper[row]['sPGD']:.1f}]" for words, (line, row) in budgets.items()]
+    line: Record = load("detection-yolov8n")["lines"][1]
+    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: segmentation, other attacks"
+    return [words, "YOLOv8-n for YOLOv8-M", f"{line['images']} images, {line['evaluations'] - 1} steps"]
+
+
+NEAREST = {"more": _large, "wm": _watermarks, "runtime": _runtime, "yolo": _detectors}  # of tables that were not made
+
+
+def _figures() -> Iterator[list[str]]:
+    found = {figure: recipe for recipe in RECIPES.values() for figure in recipe.figures}
+    for figure in sorted([*found, "Figure 2"], key=lambda words: words.split()[1]):
+        if figure not in found:
+            yield [figure, "a drawing of the method", "nothing to measure", "", ""]
+        elif found[figure].name in _all():
+            one = _all()[found[figure].name]
+            yield [figure, found[figure].about, f"[table]({one.link}): {_curve(one)}", _models(one), _size(one)]
+        else:
+            yield [figure, found[figure].about, NOT_YET, "", ""]
+
+
+def _curve(one: Made) -> str:
+    """The last numbers of sTRADES; the paper prints none, but its curves end in Table I."""
+    ends = {}
+    for number in one.values["numbers"]:
+        if number["row"] == "sTRADES" and "mean" not in number["section"]:
+            rate = number["section"] == "success rate, %"
+            attack = number["column"] if rate else number["section"]
+            paper = number["paper"] if rate else table("20").value("k=20", "sTRADES", attack)
+            ends[attack] = f"{attack} {number['here']:.1f} [{paper:.1f}]"
+    what = "success rate" if any("rate" in number["section"] for number in one.values["numbers"]) else "at the end"
+    return f"{what}, sTRADES: {', '.join(ends.values())}"
