@@ -2,7 +2,8 @@
 
 Pseudo-code and figures are in docs/anneal.md. A cycle disturbs the best point, ascends, and keeps what has the larger
 margin. Groups that do not overlap (pixels, features, rows, columns, index sets) are disturbed by letting many more of
-them change at first; groups that overlap (patches, shapes) by moving one of them (moves.py).
+them change at first; groups that overlap (patches, shapes) by moving one of them (moves.py). Where groups are single
+points (pixels, features), some cycles are a local search instead: random variations (random_search/clusters.py).
 """
 
 from __future__ import annotations
