@@ -181,8 +181,8 @@ def test_a_setting_that_is_off_where_it_exists_makes_no_other_run() -> None:
     now = {"attack": {"name": "saa", "steps": 5, "version": "paper"}, "seed": 0}
     old = {"attack": {"name": "saa", "steps": 5, "near": False}, "near": [], "seed": 0}
     assert identity.differences(old, now) == []
-    assert identity.differences({"steps": 5}, {"steps": 5, "clustered": 0.0, "keep": False}) == []
-    assert identity.differences({"steps": 5}, {"steps": 5, "clustered": 0.5}) == ["clustered was null, is 0.5"]
+    assert identity.differences({"steps": 5}, {"steps": 5, "mixed": 0.0, "keep": False}) == []
+    assert identity.differences({"steps": 5}, {"steps": 5, "mixed": 0.5}) == ["mixed was null, is 0.5"]
     assert identity.differences({"mixed": 0.5}, {"mixed": 0.0}) == ["mixed was 0.5, is 0.0"]
     assert identity.differences({**old, "attack": {**old["attack"], "near": True}}, now) == [
         "attack.near was true, is null"

@@ -53,22 +53,6 @@ def test_an_image_gets_one_to_several_times_the_groups_and_the_loss_rises(budget
         assert loss(model.eval()(x_adv), given.y) > loss(model(given.x), given.y)
 
 
-def test_a_share_of_the_images_gets_clusters() -> None:
-    model, given = batch(60)
-
-    def neighbours(share: float) -> torch.Tensor:
-        wanted = make_settings("anneal-at", sp.Budget(k=9), {"steps": 5, "multi_eps": 1, "clustered": share})
-        changed = ((adversary(wanted, SHAPE)(model, given, 0) - given.x).abs().amax(1, keepdim=True) > 0).float()
-        assert (changed.sum((1, 2, 3)) <= 9).all()
-        around = 9 * torch.nn.functional.avg_pool2d(changed, 3, 1, 1) - changed
-        return (around * changed).sum((1, 2, 3)) / changed.sum((1, 2, 3))
-
-    none, half, every = neighbours(0.0), neighbours(0.5), neighbours(1.0)
-    assert every.mean() > none.mean() + 0.5
-    same = (half == none).sum(), (half == every).sum()
-    assert min(same) > 15, "an image has either the one or the other"
-
-
 def test_more_steps_late_in_training() -> None:
     made: Any = adversary(make_settings("anneal-at", sp.Budget(k=1), {"steps": 2, "steps_last": 6}), SHAPE)
     assert [made.steps(done) for done in (0.0, 0.25, 0.5, 1.0)] == [2, 3, 4, 6]
@@ -121,15 +105,10 @@ def test_the_strong_attack_watches() -> None:
     assert [attack.name for attack in made.attacks] == ["spgd-unprojected", "anneal"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("keep", True), ("mixed", 0.5), ("clustered", 0.5)])
+@pytest.mark.parametrize(("name", "value"), [("keep", True), ("mixed", 0.5)])
 def test_what_only_sparse_anneal_has_is_refused_elsewhere(name: str, value: Any) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} with 'sat'; only anneal-at and anneal-trades support it"):
         make_settings("sat", sp.Budget(k=1), {name: value})
-
-
-def test_clusters_are_made_of_pixels_or_features() -> None:
-    with pytest.raises(UnsupportedError, match=r"clustered with .*Rows"):
-        make_settings("anneal-at", sp.Budget(k=1, pattern=sp.Rows()), {"clustered": 0.5})
 
 
 def test_changes_of_groups_that_overlap_are_not_kept() -> None:

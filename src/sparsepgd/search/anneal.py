@@ -22,7 +22,7 @@ from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose
 from sparsepgd.search.loop import Aim, Images, Keeps
-from sparsepgd.search.moves import around, column, largest, moved, placed
+from sparsepgd.search.moves import column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.clusters import Change, longest_side, numbers, varied
 from sparsepgd.search.registry import registered
@@ -285,7 +285,7 @@ class SparseAnneal(Stepwise[State]):
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(settings.widths) * self.budget.k)
-        v = strongest(threat, images, point.delta, count, most, free=free)
+        v = strongest(threat, images, point.delta, count, most, free)
         return Point(point.delta * (threat.expand(v) > 0), v), count
 
 
@@ -301,26 +301,11 @@ def _clean(threat: Threat, images: Images) -> Point:
 
 
 def strongest(
-    threat: Threat,
-    images: Images,
-    delta: Tensor,
-    count: Tensor,
-    most: int,
-    *,
-    free: Tensor | float = 1.0,
-    together: Tensor | None = None,
+    threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
 ) -> Tensor:
-    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped.
-    `together`: (B,) bool, where the neighbours of a point count as well, so that clusters are chosen."""
+    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
     score = threat.gather(delta * images.clip(delta)) * free
-    return threat.top_k(averaged(score, together), images.usable, count, most)
-
-
-def averaged(values: Tensor, where: Tensor | None) -> Tensor:
-    """values (B, C, H, W), and for some images, (B,) bool, the mean over the 3x3 square around each point instead."""
-    if where is None:
-        return values
-    return torch.where(column(where), around(values), values)
+    return threat.top_k(score, images.usable, count, most)
 
 
 def direction(threat: Threat, g: Tensor) -> Tensor:

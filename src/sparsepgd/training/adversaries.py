@@ -101,8 +101,7 @@ class SparseAdversary:
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
             tested = min(self.settings.budget.k, attack.budget.k)
-            share = self.settings.clustered
-            return short_cycle(steps, tested, share, Oracle(model, goal), threat, images, kept, Noise(seed))
+            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
         return attack.perturb_borrowed(model, x, y, Noise(seed), goal, rows)

@@ -1,8 +1,7 @@
 """SparseAnneal as the adversary of a training run: one short cycle for each batch, and the changes that are kept.
 
 A cycle of few steps takes larger ones, so that its path is as long as that of the attack. Images differ in how far the
-path goes, in how many groups are left at its end and in whether these lie together, because a model withstands only
-what it has seen.
+path goes and in how many groups are left at its end, because a model withstands only what it has seen.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor
 
 from sparsepgd.problem.oracle import Oracle
-from sparsepgd.search.anneal import ANNEALED, averaged, direction, strongest
+from sparsepgd.search.anneal import ANNEALED, direction, strongest
 from sparsepgd.search.loop import Images
 from sparsepgd.search.moves import column, placed
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.search.random_search.clusters import WEAKEST
 from sparsepgd.threat import Threat
 from sparsepgd.training.team import Team
 
@@ -26,15 +24,12 @@ PATH = 2.4  # the first step times the number of steps, as a share of eps, in th
 SPREAD = 0.5  # standard deviation of its logarithm over the images
 DECAY = 1 / 6  # the last step as a share of the first
 WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
-FURTHER = 3.0  # times the path, for clusters
-AGAIN = 0.25  # share of the images that begin anew although a change of theirs is kept
-SIDE = 2  # of the squares that clusters begin with
+AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
 
 
 def short_cycle(
     steps: int,
     tested: int,
-    clustered: float,
     oracle: Oracle,
     threat: Threat,
     images: Images,
@@ -42,50 +37,33 @@ def short_cycle(
     noise: Noise,
 ) -> Tensor:
     """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
-    gets one to several times as many, at most those of the threat. `clustered`: share of the images that get clusters
-    of like and larger changes, and begin with random squares. `kept`: changes (B, C, H, W) to begin with."""
+    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
-    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (3,))
+    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
     size = eps * PATH / steps * torch.exp(SPREAD * spread)
-    together = draws[:, 2] < clustered if clustered else None
-    if together is not None:
-        size = size * torch.where(together, FURTHER, 1.0)
     k = tested * (1 + (draws[:, 0] * (most // tested)).long()).clamp(max=most // tested)
-    first = torch.zeros_like(images.x)
-    if together is not None:
-        first = torch.where(column(together), squares(threat, images, k, noise), first)
-    delta = first if kept is None else torch.where(column(draws[:, 1]) < AGAIN, first, kept)
+    clean = torch.zeros_like(images.x)
+    delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
     v = delta.new_zeros(len(delta), *threat.grid)
     for step in range(steps + 1):
         if not threat.overlapping:
             count = (k * WIDTH ** max(0.0, 1 - step / (ANNEALED.hold * steps))).round().long()
             count = count.clamp(max=math.prod(threat.grid))
-            v = strongest(threat, images, delta, count, math.ceil(WIDTH * most), together=together)
+            v = strongest(threat, images, delta, count, math.ceil(WIDTH * most))
             delta = delta * (threat.expand(v) > 0)
         point = images.render(delta, threat.expand(v), quantize=False)
         if step == steps:
             break
         seen = oracle.evaluate(point, images.y, images.label, gradient=True)
         assert seen.gradient is not None
-        g = averaged(seen.gradient.float(), together)
+        g = seen.gradient.float()
         if threat.overlapping and step == 0:
             delta, v = placed(threat, images, g, k, k, noise)
             continue
         delta = delta + column(size * DECAY ** (step / steps)) * direction(threat, g)
         delta = images.clip(delta) if threat.overlapping else delta.clamp(-eps, eps)
     return point
-
-
-def squares(threat: Threat, images: Images, k: Tensor, noise: Noise) -> Tensor:
-    """(B, C, H, W): changes of k (B,) points in random squares of one colour, from weak to extreme."""
-    channels, height, width = threat.shape
-    shape = channels + 2, -(-height // SIDE), -(-width // SIDE)
-    u = noise.uniform(Stream.VARIATION, images.index, 0, shape)
-    u = u.repeat_interleave(SIDE, 2).repeat_interleave(SIDE, 3)[..., :height, :width]
-    v = threat.top_k(u[:, :1].expand(-1, *threat.grid).contiguous(), images.usable, k, threat.budget.k)
-    strength = threat.budget.eps * WEAKEST ** (2 * u[:, 1:2] - 1)
-    return images.clip(strength * torch.where(u[:, 2:] > 0.5, 1.0, -1.0)) * threat.expand(v)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.threat import Budget, Features, Patches, Pixels
+from sparsepgd.threat import Budget, Patches
 from sparsepgd.validation import checked
 
 AdversaryName = Literal["none", "spgd", "anneal", "pgd0", "loap", "linf", "l2", "l1"]
@@ -94,7 +94,6 @@ class Settings:
     steps: int = field(default=20, metadata=ONE)
     steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
     mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
-    clustered: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: images that get clusters of pixels
     keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
     gradient: Gradient = "random"  # a fair coin for each batch; alternating: five epochs each
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
@@ -137,11 +136,9 @@ class Settings:
                 f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        extra = {"mixed": self.mixed, "clustered": self.clustered, "keep": self.keep}
+        extra = {"mixed": self.mixed, "keep": self.keep}
         if (own := [name for name, value in extra.items() if value]) and kind.adversary != "anneal":
             raise UnsupportedError(f"{own[0]} with {self.method!r}; only anneal-at and anneal-trades support it")
-        if self.clustered and not isinstance(self.budget.pattern, Pixels | Features):
-            raise UnsupportedError(f"clustered with {self.budget}; it needs a pattern of pixels or features")
         if not all(side >= 1 for side in self.multi_size):
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
