@@ -14,6 +14,7 @@ from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import datasets
 from sparsepgd.threat import Budget
+from sparsepgd.training import api
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
 
@@ -51,25 +52,29 @@ def test_large_images_are_trained_on_as_in_the_paper(name: str, k: int, epochs: 
     assert (values["epochs"], values["batch"], values["k"] * values["multi_eps"]) == (epochs, 32, 1200)
 
 
-@pytest.mark.parametrize("name", ["imagenet100-sat", "gtsrb-sat"])
+@pytest.mark.parametrize("name", ["imagenet100-sat", "gtsrb-sat", "imagenet100-anneal", "gtsrb-anneal"])
 def test_large_images_are_trained_on_from_their_folders(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two classes, small pictures and budgets; everything else as in the recipe."""
     monkeypatch.setattr(datasets, "GTSRB_TEST", 2)
+    monkeypatch.setattr(api, "TESTED", 2)
     monkeypatch.chdir(tmp_path)
-    folders = {"imagenet100-sat": ("train/n01440764", "train/n01484850", "val/n01440764", "val/n01484850"),
-               "gtsrb-sat": ("00000", "00001")}[name]  # fmt: skip
+    data, _, method = name.partition("-")
+    folders = {"imagenet100": ("train/n01440764", "train/n01484850", "val/n01440764", "val/n01484850"),
+               "gtsrb": ("00000", "00001")}[data]  # fmt: skip
     for number, folder in enumerate(folders):
         (tmp_path / folder).mkdir(parents=True)
         for i in range(3):
             Image.new("RGB", (20, 20), (60 * number, 80 * i, 0)).save(tmp_path / folder / f"{i}.png")
     small = ("--k", "2", "--epochs", "1", "--set", "size=12", "--set", "batch=2", "--set", "steps=1")
-    words = ("--recipe", str(RECIPES / f"{name}.toml"), "--data", f"{name.split('-')[0]}:{tmp_path}", "-q")
+    small += ("--set", "steps_last=2", "--set", "held_out=1") if method == "anneal" else ()
+    words = ("--recipe", str(RECIPES / f"{name}.toml"), "--data", f"{data}:{tmp_path}", "-q")
     done = CliRunner().invoke(app, ["train", *words, *small, "--out", "o"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     card = zoo.card("model", tmp_path / "o")
-    assert (card.architecture, card.method, card.arguments["num_classes"]) == ("resnet34", "sat", 2)
+    trained = {"sat": "sat", "anneal": "anneal-trades"}[method]
+    assert (card.architecture, card.method, card.arguments["num_classes"]) == ("resnet34", trained, 2)
 
 
 def test_the_classes_of_imagenet_100_are_the_first_hundred_and_hold_those_that_the_paper_names() -> None:
