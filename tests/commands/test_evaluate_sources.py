@@ -147,7 +147,7 @@ def test_evaluate_compare_and_bench_number_the_labels_as_the_model_does(
     spgd("compare", *few, "--eps", "1/255", "--attack", "spgd", "--equal-cost", 10, "--out", tmp_path / "c.json")
     (line,) = json.loads((tmp_path / "c.json").read_text())["lines"]
     assert line["clean_accuracy"] == 1
-    spgd("bench", *few, "--steps", 1, "--out", tmp_path / "b.json")
+    spgd("bench", *few, "--steps", 2, "--out", tmp_path / "b.json")
     assert all(row["robust"][0] >= 3 for row in json.loads((tmp_path / "b.json").read_text())["attacks"])
 
 
@@ -158,7 +158,7 @@ def test_compare_and_bench_take_weights_sizes_and_choices_as_evaluate_does(
     monkeypatch.setattr(bench, "REPEAT", 0.01)
     place = Path(three_classes[1]).parent
     words = ("--weights", place / "mine.safetensors", "--size", 24, "--choose", "first", "--normalise", "none")
-    length = ("--attack", "spgd", "--equal-cost", 10) if command == "compare" else ("--steps", 1)
+    length = ("--attack", "spgd", "--equal-cost", 10) if command == "compare" else ("--steps", 2)
     out = tmp_path / "out.json"
     spgd(command, "--model", "small_preact_resnet", *three_classes[2:], "--k", 1, *words, *length, "--out", out)
     record = json.loads(out.read_text())
@@ -179,7 +179,7 @@ def test_compare_and_bench_warn_of_classes_with_other_names(
     words = ("--model", f"{tmp_path / 'm.py'}:other", *three_classes[2:], "--k", 1)
     message = "warning: other: class 0 is 'bird' in the data and 'car' for the model"
     assert message in spgd("compare", *words, "--attack", "spgd", "--equal-cost", 10)
-    assert message in spgd("bench", *words, "--steps", 1)
+    assert message in spgd("bench", *words, "--steps", 2)
 
 
 def test_several_models_have_labels_and_sizes_of_their_own(tmp_path: Path) -> None:

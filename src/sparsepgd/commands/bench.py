@@ -30,7 +30,7 @@ def measure(
     size: arg.Side = None,
     k: arg.K = 20,
     pattern: arg.PatternName = "pixel",
-    steps: Annotated[int | None, arg.of_attack(min=1, help="Default: 20 on a CPU, 300 on a GPU.")] = None,
+    steps: Annotated[int | None, arg.of_attack(min=2, help="Default: 20 on a CPU, 300 on a GPU.")] = None,
     queries: Annotated[int | None, arg.of_attack(min=1, help="Default: the number of steps.")] = None,
     precision: Annotated[
         str | None, arg.of_performance(help=f"{', '.join(PRECISIONS)}; separate several with commas.")
