@@ -72,26 +72,28 @@ def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
     """A training in a process of its own; what it prints goes to a file."""
     words = ["train", "--recipe", f"recipes/{SUBJECTS}/{name}.toml", "--data", args.data, "--out", args.out / name]
     words += [word for value in args.set for word in ("--set", value)]
+    shared = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # all have the same cores
     with (args.out / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "sparsepgd", *map(str, words), "-q"], stdout=log, stderr=log, cwd=ROOT
-        )
+            [sys.executable, "-m", "sparsepgd", *map(str, words), "-q"],
+            stdout=log, stderr=log, cwd=ROOT, env={**shared, **os.environ},
+        )  # fmt: skip
 
 
 def train(args: argparse.Namespace) -> int:
     """Each training as soon as its start is there and a place is free."""
-    until, waiting = time.monotonic() + args.seconds, [name for name in args.only if not done(name, args)]
+    first, waiting = time.monotonic(), [name for name in args.only if not done(name, args)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     args.out.mkdir(parents=True, exist_ok=True)
-    while (waiting or running) and time.monotonic() < until:
+    while (waiting or running) and (now := time.monotonic() - first) < args.seconds:
         for name in [name for name, process in running.items() if process.poll() is not None]:
             if running.pop(name).returncode:
                 print(f"{name} failed:\n{(args.out / f'{name}.log').read_text()[-2000:]}", flush=True)
                 continue
             card = entered(name, args)
-            seconds = f"{card.training_seconds} s with all stages"
-            print(f"{name}: clean {card.clean_accuracy:.1%}, {card.epochs} epochs, {seconds}", flush=True)
-        ready = [name for name in waiting if (first := start(name)) is None or done(first, args)]
+            told = f"clean {card.clean_accuracy:.1%}, {card.epochs} epochs, {card.training_seconds} s with all stages"
+            print(f"{now:6.1f} {name}: {told}", flush=True)
+        ready = [name for name in waiting if (before := start(name)) is None or done(before, args)]
         for name in ready[: max(0, args.jobs - len(running))]:
             waiting.remove(name)
             running[name] = begun(name, args)
