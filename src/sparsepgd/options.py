@@ -138,9 +138,9 @@ def named(names: str) -> list[str]:
     return found
 
 
-def engine(precision: str | None, compiled: bool | None) -> Engine | None:
+def engine(precision: str | None, compiled: bool) -> Engine | None:
     """How the model is to be run; None if nothing is asked for."""
-    if precision is None and compiled is None:
+    if precision is None and not compiled:
         return None
     return Engine(precision, compiled)  # type: ignore[arg-type]  # it refuses what it does not know
 

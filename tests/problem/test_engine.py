@@ -106,11 +106,11 @@ def test_an_error_of_the_model_itself_is_the_callers_also_when_compiled() -> Non
         Compiled(Broken(), "aot_eager")(X)
 
 
-def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_compiling_is_left_to_the_search() -> None:
+def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_code_is_compiled_if_asked_for() -> None:
     chosen = Engine().decided(NET, X, CUDA)
-    assert (chosen.precision, chosen.compile, chosen.graphs) == ("fp16", None, True)
-    asked = Engine("tf32", False, False).decided(NET, X, CUDA)
-    assert (asked.precision, asked.compile, asked.graphs) == ("tf32", False, False)
+    assert (chosen.precision, chosen.compile, chosen.graphs) == ("fp16", False, True)
+    asked = Engine("tf32", True, False).decided(NET, X, CUDA)
+    assert (asked.precision, asked.compile, asked.graphs) == ("tf32", True, False)
     double = Engine().decided(NET, X.double(), CUDA)
     assert (double.precision, double.compile) == (None, False)
     assert Engine().decided(NET.forward, X, CUDA).graphs is False  # who knows what it does

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd.problem.engine import Engine, metered
+from sparsepgd.problem.engine import metered
 from sparsepgd.search import table
 from sparsepgd.search.table import LookInterval, Table
 from support.models import SmallConvNet, Tight, images, labelled
@@ -65,26 +64,6 @@ def test_empty_slots_late_looks_and_late_confirmation_do_not_change_who_is_foole
     assert torch.equal(result.steps, expected.steps)
     assert torch.equal(result.forwards, expected.forwards)
     assert attack.early_stop or torch.equal(result.groups, expected.groups)
-
-
-@pytest.mark.parametrize(("steps", "compiled"), [(20, False), (200, True)], ids=["short", "long"])
-def test_a_model_is_compiled_when_those_who_hold_out_have_enough_work_left(
-    steps: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "TRIAL", 10)
-    monkeypatch.setattr(table, "WORTH_COMPILING", 1000 * math.prod(X.shape[1:]))
-    model, x = SmallConvNet(dtype=torch.float64), X[:20]
-    y = labelled(model, x)
-    attack = sp.SparsePGD(sp.Budget(k=1), steps)
-    expected = attack(model, x, y)
-    held_out = int((~expected.fooled).sum())
-    assert (held_out * (steps - 10) >= 1000) == compiled  # or the case is none
-    monkeypatch.setattr(Engine, "decided", lambda self, model, x, device: self)  # leaves it open, as on a GPU
-    codes: list[object] = []
-    result = attack(model, x, y, engine=Engine(backend=lambda code, inputs: codes.append(code) or code))  # type: ignore
-    assert bool(codes) == compiled
-    assert torch.equal(result.fooled, expected.fooled)
-    torch.testing.assert_close(result.x_adv, expected.x_adv)
 
 
 @pytest.mark.usefixtures("apart")

@@ -57,8 +57,7 @@ PrecisionName = Annotated[
     ),
 ]
 CompiledCode = Annotated[
-    bool | None,
-    of_performance("--compile/--no-compile", help="Compile the model. Default: in long runs on a GPU if it helps."),
+    bool, of_performance("--compile/--no-compile", help="Compile the model; it may pay off without BatchNorm.")
 ]
 Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar, no suggestions at the end.")]
 Json = Annotated[

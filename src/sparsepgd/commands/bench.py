@@ -87,7 +87,7 @@ def measure(
 
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
-    """The precisions that are measured; on a GPU compiled code in fp16 is what an attack takes for long work."""
+    """The precisions that are measured; on a GPU fp16 with compiled code too, unless that is decided."""
     names = [word.strip() for word in words.split(",")] if words else ["fp32"] if on_cpu else ["tf32", "fp16"]
     unknown = next((name for name in names if name not in PRECISIONS), None)
     if unknown is not None:

@@ -73,7 +73,7 @@ def evaluate(
     ] = False,
     batch_size: arg.BatchSize = None,
     precision: arg.PrecisionName = None,
-    compiled: arg.CompiledCode = None,
+    compiled: arg.CompiledCode = False,
     out_dir: Annotated[
         Path | None, arg.of_output("--out", help="Folder of the run; the same command resumes it. Default: runs/...")
     ] = None,

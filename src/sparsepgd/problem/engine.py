@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -56,8 +56,8 @@ def metered() -> Iterator[Meter]:
 @dataclass(frozen=True)
 class Engine:
     """How the model is run during a search. By default the device decides: on a GPU half precision and CUDA graphs;
-    elsewhere the precision of the model. In half precision, models with batch normalisation run as a faster copy, and
-    others are compiled once enough images survive for it to pay off. The memory format is channels-last.
+    elsewhere the precision of the model. In half precision, models with batch normalisation run as a faster copy. The
+    memory format is channels-last.
 
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
     little, so fp16, with three more bits than bf16, makes it stronger; a model beyond the range of fp16 uses bf16.
@@ -66,7 +66,7 @@ class Engine:
     """
 
     precision: Precision | None = choice(None, PRECISIONS)
-    compile: bool | None = None
+    compile: bool = False
     graphs: bool | None = None
     backend: str = "inductor"  # of torch.compile
 
@@ -79,14 +79,13 @@ class Engine:
         return 1024.0 if self.precision == "fp16" else 1.0
 
     def decided(self, model: Any, x: Tensor, device: torch.device) -> Engine:
-        """The engine for images like x; open is at most whether to compile, which the search will show. What a
-        function that is no module does inside is not known, so that it is not recorded unless asked for."""
+        """The engine for images like x. What a function that is no module does inside is not known, so that it is not
+        recorded unless asked for."""
         gpu = device.type == "cuda"
         quick = gpu and x.dtype == torch.float32
         precision: Precision | None = "fp16" if self.precision is None and quick else self.precision
-        compiled = False if self.compile is None and not quick else self.compile
         graphs = isinstance(model, nn.Module) if self.graphs is None else self.graphs
-        return Engine(precision, compiled, graphs and gpu, self.backend)
+        return replace(self, precision=precision, graphs=graphs and gpu)
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:
@@ -116,12 +115,8 @@ class Running:
         for kernel, data in self.kernels:
             kernel.data = data.contiguous(memory_format=torch.channels_last)
         self.lean = lean(model, self.half) if able and self.half and not engine.compile else None
-        self.open = able and engine.compile is None and self.lean is None  # whether it may be compiled later
         if able and engine.compile:
-            self.compile()
-
-    def compile(self) -> None:
-        self.call, self.open = Compiled(self.call, self.engine.backend), False
+            self.call = Compiled(model, engine.backend)
 
     def __call__(self, x: Tensor) -> Any:
         """The first answer shows whether the model takes channels last: it may want a view of contiguous maps."""
@@ -132,8 +127,7 @@ class Running:
             return self._cast(laid)
         try:
             if self.lean is not None:
-                agreed = self._agrees(self.lean, laid)
-                self.call, self.open = (self.lean, False) if agreed else (self.model, self.engine.compile is None)
+                self.call = self.lean if self._agrees(self.lean, laid) else self.model
             answer = self._cast(laid)
         except torch.OutOfMemoryError:
             raise

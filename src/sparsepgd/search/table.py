@@ -34,8 +34,6 @@ SHORT = 8  # steps that a finished image may idle in its slot for the others' sa
 RECORDING = 3000 * 3 * 32 * 32  # entries of images, each for one step, that cost as much as a new size
 CLAIMS = 256  # successes that are confirmed together on a device
 PATIENCE = 32  # steps that they wait for it at most
-WORTH_COMPILING = 2_000_000 * 3 * 32 * 32  # entries, each for one step, that are still to be evaluated; it takes 20 s
-TRIAL = 50  # steps that show how many images hold out, before a model is compiled for them
 
 
 def run(search: Stepwise[S], task: Task, running: Running) -> Best:
@@ -53,9 +51,6 @@ def run(search: Stepwise[S], task: Task, running: Running) -> Best:
         table.advance(interval.every)
         left = table.look()
         interval.adapt(left, table.count)
-        if running.open and table.oldest >= TRIAL and table.entries * table.evaluations_left() >= WORTH_COMPILING:
-            running.compile()
-            stepper.forget()
         if task.progress is not None:
             done = max(done, total - table.evaluations_left())  # a denied success goes back to work
             task.progress(done, total, table.fooled)
