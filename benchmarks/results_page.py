@@ -13,7 +13,7 @@ from records import RESULTS, Origin, Records, file_of, hardware, listed, read, t
 from results_contents import contents
 from results_findings import findings
 from results_paper import ablations, curves, figures, tables_of_the_paper
-from results_sections import cascades, comparisons, detections, growths, speeds, subjects, trainings, variants
+from results_sections import cascades, comparisons, detections, speeds, subjects, trainings, variants
 
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
@@ -46,7 +46,6 @@ SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of re
     "ablation": ablations,
     "saa": cascades,
     "speed": speeds,
-    "growth": growths,
     "compare": comparisons,
     "deviations": variants,
     "detection": detections,

@@ -1,6 +1,5 @@
 """Sections of docs/tables.md: what was measured beside the paper's tables, one kind of record each."""
 
-import math
 import statistics
 from collections.abc import Iterator
 
@@ -130,31 +129,6 @@ def speeds(records: Records) -> Iterator[str]:
         for pair in beside_official(record)
     ]
     yield markdown(["model", "attack", *PAIR, "hardware", "record"], rows) + "\n"
-
-
-def growths(records: Records) -> Iterator[str]:
-    """Seconds against one quantity at a time."""
-    yield "## How the time grows\n"
-    for name, record in records.items():
-        how = record.get("note", "without early stop, after a warm-up")
-        yield (
-            f"sPGD on {record['model']}, {record['steps']} steps, {how}, {record['precision']}"
-            f"{', compiled' if record['compiled'] else ''}; {hardware(record)}. The exponent is 1 where the time is "
-            f"proportional. Record: {file_of(name)}.\n"
-        )
-        rows = []
-        for what in dict.fromkeys(row["what"] for row in record["rows"]):
-            mine = [row for row in record["rows"] if row["what"] == what]
-            values, seconds, us = ([row[key] for row in mine] for key in ("value", "seconds", "us"))
-            cells = [", ".join(f"{value:,}" for value in values), ", ".join(f"{value:.2f}" for value in seconds)]
-            rows.append([what, *cells, ", ".join(f"{value:.1f}" for value in us), _exponent(values, seconds)])
-        yield markdown(["what", "values", "seconds", "us an evaluation", "exponent"], rows) + "\n"
-
-
-def _exponent(values: list[float], seconds: list[float]) -> str:
-    if len(values) < 2 or min(values) <= 0 or values[0] == values[-1]:
-        return "-"
-    return f"{math.log(seconds[-1] / seconds[0]) / math.log(values[-1] / values[0]):.2f}"
 
 
 def comparisons(records: Records) -> Iterator[str]:

@@ -78,13 +78,6 @@ RECORDS: dict[str, dict[str, Any]] = {
         "model": "mine", "images": 1000, "k": 20, "steps": 10_000, "queries": 10_000, "seconds": 812.0,
         "accuracy": {"clean": 0.82, "spgd-unprojected": 0.7, "sparse-rs": 0.615}, "hardware": "a device",
     },
-    "growth-mine": {
-        "model": "mine", "steps": 100, "precision": "fp16", "compiled": True, "hardware": "a device",
-        "rows": [
-            {"what": "images", "value": 100, "seconds": 0.5, "us": 50.0},
-            {"what": "images", "value": 10_000, "seconds": 5.0, "us": 5.0},
-        ],
-    },
     "detection-mine": {
         "model": "yolo",
         "lines": [
@@ -174,7 +167,7 @@ def test_no_two_models_have_one_name(records: Any) -> None:
 
 def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) -> None:
     assert results_page.page(tmp_path, ()) == results_page.INTRODUCTION
-    titles = {"saa-mine": "Sparse-AutoAttack", "growth-mine": "How the time grows", "detection-mine": "Detectors"}
+    titles = {"saa-mine": "Sparse-AutoAttack", "detection-mine": "Detectors"}
     for name, record in RECORDS.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
         text = results_page.page(tmp_path, ())
@@ -183,7 +176,6 @@ def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) 
     assert (
         "| mine | 1,000, k = 20 | 10,000 steps, 10,000 queries | clean 82.0, spgd-unprojected 70.0, sparse-rs" in text
     )
-    assert "| images | 100, 10,000 | 0.50, 5.00 | 50.0, 5.0 | 0.50 |" in text
     assert "| rs | 12.5 | 10.0 | 9 |" in text
 
 
