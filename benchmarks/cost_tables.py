@@ -41,7 +41,8 @@ def growth() -> str:
         f"sPGD without early stop. H200: PreActResNet-18, {gpu['steps']} steps, {gpu['precision']}, compiled "
         f"({file_of(GPU)}); a full step takes {ratio:.2f} times the bare gradient ({file_of(BARE)}). CPU: "
         f"{cpu['steps']} steps on the network of `small-plain`, for the number of images on one of two layers; "
-        f"{cpu['hardware']}, one thread, processor time ({file_of(CPU)}).\n"
+        f"{cpu['hardware']}, one thread, processor time; other work on the machine made differences of up to "
+        f"a third ({file_of(CPU)}).\n"
     )
 
 
@@ -70,11 +71,11 @@ def workers() -> str:
     found = {count: row["seconds"] for count, row in of(CPU, "workers").items()}
     start, work = line(found)
     rows = [
-        [str(count), f"{seconds:.0f}", f"{start * count + work:.0f}", f"{start + work / count:.0f}"]
-        for count, seconds in found.items()
+        ["seconds, all together", *(f"{seconds:.0f}" for seconds in found.values())],
+        [f"{start:.1f} W + {work:.0f}", *(f"{start * count + work:.0f}" for count in found)],
+        [f"{start:.1f} + {work:.0f} / W", *(f"{start + work / count:.0f}" for count in found)],
     ]
-    above = ["workers", "seconds of all", f"{start:.1f} W + {work:.0f}", f"{start:.1f} + {work:.0f} / W: to the end"]
-    return markdown(above, rows) + "\n"
+    return markdown(["workers", *map(str, found)], rows) + "\n"
 
 
 def memory() -> str:
@@ -82,15 +83,16 @@ def memory() -> str:
         line({n: row["memory"] for n, row in of(CPU, what).items()})[0] for what in ("images of a run", "images")
     )
     pixels, size = 4 * 3 * 32 * 32, 4 * ENTRIES * IMAGES / 1e9
+    merged = round(size * run / pixels, -1)
     (read,) = of(CPU, "pictures").values()
     count = read["value"]
     return (
         f"On the host, an image takes {pixels / 1e3:.0f} kB at 32x32 and {4 * ENTRIES / 1e3:.0f} kB at 224x224. "
         f"`attack(model, x, y)` on a CPU took {whole / pixels:.0f} times the memory of its images. A run with a folder "
-        f"and `--chunk 200` took {run / pixels:.1f} times ({file_of(CPU)}): for {IMAGES:,} images of 224x224 that is "
-        f"{size:.0f} GB for each worker and about {size * run / pixels:.0f} GB for the first, which merges the chunks. "
+        f"and `--chunk 200` took {run / pixels:.0f} times ({file_of(CPU)}): for {IMAGES:,} images of 224x224 that is "
+        f"at least {size:.0f} GB for each worker and about {merged:.0f} GB for the first, which merges the chunks. "
         "Pictures of a folder are in memory twice while they are read. If a node has less, evaluate parts of the "
-        "images, each with its own `--out`.\n\n"
+        "images, each with its own `--out`. "
         f"Reading a JPEG file of {read['memory'] / count / 1e3:.0f} kB took {1e3 * read['seconds'] / count:.1f} ms, so "
         f"{IMAGES:,} take each worker about {IMAGES * read['seconds'] / count / 60:.0f} minutes of a core, however "
         "many workers there are.\n"
@@ -120,8 +122,8 @@ def parameters() -> dict[str, tuple[Range, str, str]]:
         ),
         "r": (
             (ratio[0], ratio[1]),
-            f"ResNet-50 at 224x224 to PreActResNet-18 at 32x32: {large['multiply-adds'] / 1e9:.2f} to "
-            f"{small['multiply-adds'] / 1e9:.2f} billion multiply-adds, {large['outputs'] / 1e6:.1f} to "
+            f"ResNet-50 at 224x224 to PreActResNet-18 at 32x32: {large['multiply-adds'] / 1e9:.2f} against "
+            f"{small['multiply-adds'] / 1e9:.2f} billion multiply-adds, {large['outputs'] / 1e6:.1f} against "
             f"{small['outputs'] / 1e6:.1f} million outputs of layers",
             file_of(CPU),
         ),
@@ -153,7 +155,9 @@ def large() -> str:
         chunk = [4 * a[i] + CHUNK * r[i] * (gradient * g[i] + none * f[i]) for i in (0, 1)]
         cells = [span(*(math.ceil(IMAGES / CHUNK / gpus) * one for one in chunk)) for gpus in GPUS]
         rows.append([name, f"{gradient:,.0f}", f"{none:,.0f}", *cells])
-    return markdown(["", "B", "Q", *(f"{gpus} GPU{'s' * (gpus > 1)}" for gpus in GPUS)], rows) + "\n"
+    return (
+        constants() + "\n" + markdown(["", "B", "Q", *(f"{gpus} GPU{'s' * (gpus > 1)}" for gpus in GPUS)], rows) + "\n"
+    )
 
 
 def span(low: float, high: float) -> str:
@@ -161,4 +165,4 @@ def span(low: float, high: float) -> str:
     return " to ".join(f"{float(f'{value / unit:.2g}'):g}" for value in (low, high)) + f" {name}"
 
 
-TABLES = {table.__name__: table for table in (growth, passes, workers, memory, constants, large)}
+TABLES = {table.__name__: table for table in (growth, passes, workers, memory, large)}

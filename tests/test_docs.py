@@ -64,6 +64,10 @@ def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None
     assert is_current("anneal.py", "page"), "run python benchmarks/anneal.py page"
 
 
+def test_the_tables_of_cost_are_those_of_the_records() -> None:
+    assert is_current("cost.py", "page"), "run python benchmarks/cost.py page"
+
+
 def test_the_ablation_of_training_is_what_its_record_says() -> None:
     assert is_current("training_ablation.py", "page"), "run python benchmarks/training_ablation.py page"
 
