@@ -25,6 +25,17 @@ def choose(which: Tensor, one: D, other: D) -> D:
     return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), one, other)
 
 
+def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
+    """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
+    those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
+    if which.is_cuda:
+        return choose(which, new(slice(None)), old)
+    pick = which.nonzero()[:, 0]
+    if len(pick) in (0, len(which)):
+        return new(slice(None)) if len(pick) else old
+    return each(lambda a, b: a.index_copy(0, pick, b), old, new(pick))
+
+
 def clone(rows: D) -> D:
     return each(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), rows)
 
