@@ -1,4 +1,4 @@
-"""Sparse adversarial attacks: a few pixels, a row, a patch, a sticker, a watermark, and how robust a model is."""
+"""Measure and improve robustness to sparse perturbations: a few pixels, a row, a patch, a sticker, a watermark."""
 
 from typing import TYPE_CHECKING, Any
 

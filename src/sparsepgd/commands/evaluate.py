@@ -155,7 +155,7 @@ def verify(
     load(folder)  # what is wrong with it is said before the model is loaded
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     found = audit(folder, source.model.to(place), device=place)
-    out.print(f"{found.held} of {found.reported} reported successes hold")
+    out.print(f"{found.held} of {found.reported} reported successes confirmed")
     for message in found.messages():
         out.print(message, soft_wrap=True)
     if not found.sound:
@@ -245,11 +245,11 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
 def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> None:
     """What to do next; `folder`: of the first run."""
     if folder is None:
-        suggest("leave out --no-save to save the run, with a page to look at")
+        suggest("omit --no-save to save the run with a report")
     else:
-        suggest(f"check it again: {command_line('verify', folder, **model)}")
+        suggest(f"verify the run: {command_line('verify', folder, **model)}")
     if steps < LONG[0] or queries < LONG[1]:
-        suggest(f"for numbers to publish: --steps {LONG[0]} --queries {LONG[1]} and more images, -n")
+        suggest(f"for numbers to publish, use --steps {LONG[0]} --queries {LONG[1]} and more images (-n)")
 
 
 def _say(name: str, notices: Sequence[sanity.Notice]) -> None:
