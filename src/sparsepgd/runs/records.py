@@ -146,7 +146,7 @@ class Head(Strict):
 
 
 class Record(Head):
-    """What run.json holds: everything that was measured, one row an image."""
+    """What run.json holds: everything that was measured, with one row per image."""
 
     finished: bool = True
     images: int

@@ -45,7 +45,7 @@ class Source:
 
     @property
     def grey(self) -> bool:
-        """Whether it takes images of one channel, as far as its first convolution or its file says."""
+        """Whether the model takes images of one channel, judging by its first convolution or its file."""
         first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
         shape = self.model.shape if isinstance(self.model, files.Exported | files.Onnx) else ()
         return (shape[1] if len(shape) == 4 else first) == 1

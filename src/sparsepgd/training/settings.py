@@ -152,7 +152,7 @@ class Settings:
 
     @property
     def sparse(self) -> bool:
-        """Whether the adversary is one of `budget`."""
+        """Whether the adversary is limited by `budget`."""
         return self.kind.adversary in ("spgd", "anneal", "pgd0", "loap")
 
     def anneals(self, iteration: int) -> bool:
