@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs pydantic, rich and the pages, when it is asked for."""
+    """Imports names that need pydantic or rich on first use."""
     if name in ("Evaluation", "evaluate"):
         from sparsepgd import evaluation
 

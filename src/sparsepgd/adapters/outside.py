@@ -115,7 +115,7 @@ class Outside(Standalone):
             ) from error
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
-        """Ours first: the budget and the length where it can be told, and no progress bars; then the caller's."""
+        """Our settings first (budget, length if there is one, no progress bars), then the caller's."""
         values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
         told, k = TOLD.get(self.name), self.budget.k
         known = told(k, k * values / x[0].numel()) if told else {}
@@ -138,7 +138,7 @@ class Outside(Standalone):
 
 
 class Counted(nn.Module):
-    """The model as they get it: a module of its own, so that none of them can change the real one, with counters."""
+    """A wrapper that counts passes and protects the real model from changes by other packages."""
 
     def __init__(self, oracle: Oracle, x: Tensor) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Counted(nn.Module):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Their generators are the global ones: seeded here, and given back. (torch's are, by whoever lent the model.)"""
+    """Other packages use global generators: seeded here and restored. (Those of torch are restored with the model.)"""
     plain, array = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""`spgd compare`: all attacks beside each other on the same images."""
+"""`spgd compare`: attacks compared on the same images."""
 
 from __future__ import annotations
 

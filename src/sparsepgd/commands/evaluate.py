@@ -192,7 +192,7 @@ def _round(
     caption: str,
     k_max: int | None,  # of a curve over k
 ) -> list[list[Evaluation]]:
-    """All attacks on all models with one seed, each shown as soon as it is there."""
+    """All attacks on all models with one seed, each printed as soon as it is finished."""
     names, rounds = [source.name for source, _ in pairs], []
     folders = runs.folders(base, names, [attack.name for _, attack in attacks])
     for (title, attack), places in zip(attacks, folders, strict=True):
@@ -217,7 +217,7 @@ def _one(
     source: Source, images: Data, attack: Attacker, folder: Path | None, seed: int, *,
     data: str, quiet: bool, place: torch.device, **how: Any,
 ) -> Evaluation:  # fmt: skip
-    """One attack on one model; an interrupt says how to go on."""
+    """One attack on one model; on an interrupt, the message says how to resume."""
     names, classes = {"model": source.name, "data": data}, images.names_for(source.classes)
     try:
         with progress(f"{source.name}, {attack.name}", quiet) as report:

@@ -115,7 +115,7 @@ def round_off(model: Model, least: float) -> float:
 
 
 def environment(device: torch.device, engine: Engine | None = None) -> dict[str, str]:
-    """Versions and hardware, and how the model is run, if that was asked for."""
+    """Versions and hardware, and the engine if one was given."""
     from sparsepgd import __version__
 
     return {

@@ -83,7 +83,7 @@ def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
 
 
 def of_folder(path: Path, size: Size = None) -> Listing:
-    """One sub-folder of pictures a class, in the order of their names."""
+    """One sub-folder of pictures per class, in the order of their names."""
     from torchvision.datasets import ImageFolder
 
     try:
