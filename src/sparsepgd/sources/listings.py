@@ -147,6 +147,8 @@ def of_npz(path: Path, part: str) -> Listing:
 
 def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Images, labels, names of classes, and whether those to train on are others than those to test on."""
+    if not path.exists():
+        raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)

@@ -37,7 +37,7 @@ class Source:
     model: nn.Module
     classes: tuple[str, ...] = ()  # names, if known
     size: Size = None  # of its input, if fixed; with a Framing, also how pictures are brought to it
-    normalisation: Normalisation | str = "inside the model, if any"  # of the input; part of `model`
+    normalisation: Normalisation | str = "inside the model, if at all"  # of the input; part of `model`
     black_box: bool = False  # no gradients
 
     def class_name(self, number: int) -> str:
@@ -125,7 +125,7 @@ def _trained(folder: str) -> Source:
         file = Path(folder) / f"{TRAINED}.safetensors"
         own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
         raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
-    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if any")
+    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
 
 
 def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:
