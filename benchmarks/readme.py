@@ -42,7 +42,8 @@ def headline() -> str:
         f"{record['images']:,} CIFAR-10 test images, k = {record['k']}, {record['hardware']}:\n\n"
         f"{markdown(['attack', 'steps or queries per image', 'robust accuracy', 'record'], rows)}\n\n"
         "A step is one forward and one backward pass; a query of a black-box attack is one forward pass. In a new "
-        f"process, SparseAnneal falls below the result of the paper's ensemble within {first:.1f} s "
+        f"process, SparseAnneal falls below the result of the paper's ensemble {first:.1f} s after the start "
+        "of the attack "
         "([how it works](docs/anneal.md)).\n"
     )
 

@@ -91,7 +91,7 @@ class Engine:
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:
-        """Lends a callable like the model that runs as decided. Within, TF32 is as the precision says."""
+        """A context with the model run as decided, and with TF32 set as the precision requires."""
         strict = full_precision() if self.precision == "fp32" else tf32() if self.precision else nullcontext()
         run = Running(model, self, device)
         try:
