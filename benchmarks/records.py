@@ -112,6 +112,9 @@ def _measured(results: Path) -> Iterator[Measured]:
         for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
             if one := record.get(key):
                 yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+    for name, record in read(results, "subject").items():
+        for one in record["robust"]:
+            yield Measured(name, budget_of(name), one["robust_accuracy"], one["attack"], one["images"], name)
     for name, record in read(results, "saa").items():
         recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
         yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
@@ -135,23 +138,24 @@ SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXE
 
 def trained_by(record: Record, model: str) -> str:
     """The recipe of a model whose card a record holds."""
-    told = re.search(r"--recipe (?:\S*/)?(\S+)\.toml", record["models"].get(model, {}).get("command", ""))
-    return told[1] if told else ""
+    told = re.findall(r"--recipe (?:\S*/)?(\S+)\.toml", record["models"].get(model, {}).get("command", ""))
+    return told[-1] if told else ""  # the last stage
 
 
-def quick(recipe: str) -> Record:
-    """The values of a file in recipes/quick."""
-    values: Record = tomllib.loads((ROOT / "recipes" / "quick" / f"{recipe}.toml").read_text())
+def recipe_of(name: str) -> Record:
+    """The values of a file in recipes/subjects or recipes/quick."""
+    folder = "subjects" if name.startswith("subject-") else "quick"
+    values: Record = tomllib.loads((ROOT / "recipes" / folder / f"{name}.toml").read_text())
     return values
 
 
 def budget_of(recipe: str) -> tuple[int, str]:
-    return quick(recipe)["k"], quick(recipe).get("pattern", "pixel")
+    return recipe_of(recipe)["k"], recipe_of(recipe).get("pattern", "pixel")
 
 
 def stages(recipe: str) -> list[str]:
     """The recipes that were run one after the other, from fresh weights on, the last of them this one."""
-    kind, _, start = quick(recipe)["model"].partition(":")
+    kind, _, start = recipe_of(recipe)["model"].partition(":")
     before = {"trained": Path(start).name, "zoo": start.replace("prn18", "cifar10")}.get(kind)
     return [*([] if before is None else stages(before)), recipe]
 

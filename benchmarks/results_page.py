@@ -13,7 +13,7 @@ from records import RESULTS, Origin, Records, file_of, hardware, listed, read, t
 from results_contents import contents
 from results_findings import findings
 from results_paper import ablations, curves, figures, tables_of_the_paper
-from results_sections import cascades, comparisons, detections, growths, speeds, trainings, variants
+from results_sections import cascades, comparisons, detections, growths, speeds, subjects, trainings, variants
 
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
@@ -40,6 +40,7 @@ missing from it. [Reading the numbers](interpreting.md) explains what a robust a
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "small": tables_of_the_paper,
     "train": trainings,
+    "subject": subjects,
     "ablation": ablations,
     "saa": cascades,
     "speed": speeds,

@@ -14,7 +14,7 @@ from records import (
     file_of,
     hardware,
     listed,
-    quick,
+    recipe_of,
     stages,
     strongest,
     told,
@@ -46,7 +46,7 @@ def trainings(records: Records) -> Iterator[str]:
         low, high = (f"{100 * share:.1f}" for share in saa["interval"])
         length = f"{saa['images']:,} images, {saa['steps']:,} steps, {saa['queries']:,} queries"
         k, pattern = budget_of(recipe)
-        budget = f"{quick(recipe).get('size', 32)}x{quick(recipe).get('size', 32)}, k = {k} ({pattern})"
+        budget = f"{recipe_of(recipe).get('size', 32)}x{recipe_of(recipe).get('size', 32)}, k = {k} ({pattern})"
         cells = [
             f"{100 * saa['robust_accuracy']:.1f} ({low}-{high})",
             length,
@@ -73,6 +73,31 @@ def trainings(records: Records) -> Iterator[str]:
         f"robust accuracy of {theirs['sAA']['gtsrb at 32x32, k=12']['sTRADES']:.1f} % for sTRADES under sAA "
         f"({theirs['source']}).\n"
     )
+    if notes:
+        yield listed(told(notes))
+
+
+def subjects(records: Records) -> Iterator[str]:
+    """The small networks of weights/subjects."""
+    yield "## Subjects\n"
+    first = next(iter(records.values()))
+    yield (
+        "The small networks in `weights/subjects` take the place of the paper's models: `spgd reproduce` uses them by "
+        "default. Accuracy is in percent. Epochs and seconds are given for all stages together, with "
+        f"{first['trainings at once']} trainings at once on one {hardware(first)}.\n"
+    )
+    rows = []
+    for name, record in records.items():
+        k, pattern = budget_of(name)
+        robust = "; ".join(
+            f"{100 * one['robust_accuracy']:.1f} ({one['attack']}, {one['steps']:,} steps, {one['queries']:,} queries, "
+            f"{one['images']:,} images)"
+            for one in record["robust"]
+        )
+        spent = [str(record["epochs"]), f"{record['seconds']:.0f}", f"{100 * record['clean']:.1f}"]
+        rows.append([name, recipe_of(name)["method"], f"k = {k} ({pattern})", *spent, robust or "-", file_of(name)])
+    yield markdown(["subject", "method", "budget", "epochs", "seconds", "clean", "robust", "record"], rows) + "\n"
+    notes = [(name, words) for name, record in records.items() for words in record["notices"]]
     if notes:
         yield listed(told(notes))
 

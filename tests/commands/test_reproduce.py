@@ -11,8 +11,15 @@ from typer.testing import CliRunner
 from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.reproduce.recipes import RECIPES
+from sparsepgd.zoo import places
 
 NEEDS_MORE = ("cifar100", "gtsrb", "detection")
+
+
+@pytest.fixture(autouse=True)
+def _without_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an installation: weights/ of this checkout is not looked at."""
+    monkeypatch.setattr(places, "checkout", lambda: None)
 
 
 def spgd(*words: str) -> str:

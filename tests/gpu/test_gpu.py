@@ -20,6 +20,7 @@ from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.runs.runs import run
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.graphs import Recorded
+from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.standalone import Standalone
 from sparsepgd.zoo.networks import small_preact_resnet
 from support.models import SmallConvNet, images, labelled
@@ -202,3 +203,11 @@ def test_a_network_with_batch_normalisation_runs_as_a_lean_copy_with_its_logits_
     (given, slope), (wanted, true) = answers
     assert float((given - wanted).abs().max()) < 0.02 * float(wanted.abs().max()) * (8 if precision == "bf16" else 1)
     assert float(torch.nn.functional.cosine_similarity(slope, true).min()) > 0.95
+
+
+@pytest.mark.parametrize("seed", [0, -5, 2**70 + 3])
+def test_random_numbers_are_those_of_the_cpu_to_the_bit(seed: int) -> None:
+    index, step = torch.tensor([0, 3, 2**40, -1]), torch.tensor([0, 5, 7, 9999])
+    for shape in ((1,), (3, 32, 32), (3, 224, 224)):
+        on_cpu = Noise(seed).uniform(Stream.MASK, index, step, shape)
+        assert torch.equal(Noise(seed).uniform(Stream.MASK, index.cuda(), step.cuda(), shape).cpu(), on_cpu)

@@ -21,10 +21,17 @@ from sparsepgd.reproduce.parts import Case, Number, Outcome, cases, cost
 from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, markdown, write
 from sparsepgd.runs import runs
+from sparsepgd.zoo import places
 from support.models import SmallConvNet, images, labelled
 from support.tiny_jobs import tiny_job
 
 SHIPPED = [name for name in RECIPES if name not in ("cifar100", "gtsrb", "detection")]
+
+
+@pytest.fixture(autouse=True)
+def _without_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an installation: weights/ of this checkout is not looked at."""
+    monkeypatch.setattr(places, "checkout", lambda: None)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -243,6 +250,27 @@ def test_a_heading_says_nothing_twice() -> None:
     assert heading("k=20", "robust accuracy, %") == "k=20: robust accuracy, %"
     assert heading("robust accuracy", "robust accuracy, %") == "robust accuracy, %"
     assert heading("mean iterations", "") == "mean iterations"
+
+
+def test_subjects_take_the_places_of_the_papers_models_where_they_are_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("subject-plain", "subject-sat", "subject-anneal", "subject-loap-a"):
+        for end in ("json", "safetensors"):
+            content = places.package().folder.joinpath(f"small-plain.{end}").read_bytes()
+            (tmp_path / "weights" / "subjects").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "weights" / "subjects" / f"{name}.{end}").write_bytes(content)
+    monkeypatch.setattr(places, "checkout", lambda: tmp_path)
+    taken = {}
+    for table in ("unstructured", "structured", "cifar100"):
+        job = tiny_job(tmp_path, images=1, models={"sTRADES": "zoo:small-strades"} if table == "cifar100" else {})
+        _, plan = recipe(table).prepare(job)
+        taken[table] = {part.subject.role: part.subject.name for part in plan.parts}
+    names = {"Vanilla": "subject-plain", "sAT": "subject-sat", "SparseAnneal": "subject-anneal"}
+    assert taken["unstructured"] == {**names, "sTRADES": "small-strades"}
+    del names["sAT"]
+    assert taken["structured"] == {**names, "LOAP+AT": "subject-loap-a", "sTRADES-l0": "small-strades"}
+    assert taken["cifar100"] == {"sTRADES": "small-strades"}
 
 
 def test_a_given_model_takes_the_named_place_and_no_other_runs(tmp_path: Path) -> None:

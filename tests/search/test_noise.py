@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -74,3 +78,25 @@ def test_neighbouring_entries_images_and_steps_are_uncorrelated() -> None:
 def test_the_coin_is_fair() -> None:
     heads = sum(Noise(seed).coin() for seed in range(2000))
     assert 900 < heads < 1100
+
+
+KERNEL = """
+import torch
+from sparsepgd.problem.kernels import uniform
+from sparsepgd.search import noise
+index, steps = torch.tensor([0, 3, 2**40, -1]), torch.tensor([0, 5, 7, 9999])
+constants = noise._GOLDEN, noise._FIRST, noise._SECOND
+for seed in (0, 1, -5, 2**63 - 1, torch.tensor(12345)):
+    for step in (steps, 17):
+        for count in (1, 7, 1024, 3072):
+            numbers = uniform(seed, int(noise.Stream.MASK), index, step, count, constants)
+            assert torch.equal(numbers, noise.Noise(seed).uniform(noise.Stream.MASK, index, step, (count,)))
+print("equal")
+"""
+
+
+def test_the_kernel_draws_the_same_numbers() -> None:
+    pytest.importorskip("triton")
+    here = {**os.environ, "TRITON_INTERPRET": "1"}  # Triton's own interpreter needs no GPU
+    done = subprocess.run([sys.executable, "-c", KERNEL], env=here, capture_output=True, text=True, check=False)
+    assert done.stdout == "equal\n", done.stderr

@@ -19,7 +19,7 @@ from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-FILES, QUICK = sorted(RECIPES.glob("*.toml")), sorted(RECIPES.glob("quick/*.toml"))
+FILES, QUICK, SUBJECTS = (sorted(RECIPES.glob(f"{under}*.toml")) for under in ("", "quick/", "subjects/"))
 
 
 def test_the_runs_of_the_paper_have_recipes() -> None:
@@ -28,11 +28,11 @@ def test_the_runs_of_the_paper_have_recipes() -> None:
     assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-sat", "gtsrb-sat"} <= names
 
 
-@pytest.mark.parametrize("file", [*FILES, *QUICK], ids=lambda file: str(file.relative_to(RECIPES)))
+@pytest.mark.parametrize("file", [*FILES, *QUICK, *SUBJECTS], ids=lambda file: str(file.relative_to(RECIPES)))
 def test_a_recipe_makes_settings(file: Path) -> None:
     values = read(file)
     assert {"method", "data", "model", "k"} <= values.keys()
-    assert values["data"] == file.stem.split("-")[0]
+    assert values["data"] == ("cifar10" if file in SUBJECTS else file.stem.split("-")[0])
     budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
     made = make_settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
     assert made.epochs == values["epochs"]
@@ -43,6 +43,13 @@ def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or
     kind, _, place = read(file)["model"].partition(":")
     starts = [(RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK, kind == "zoo" and place in zoo.names()]
     assert kind == "preact_resnet18" or any(starts)
+
+
+def test_subjects_start_from_the_plain_one() -> None:
+    assert len(SUBJECTS) == 16
+    starts = {file.stem: read(file)["model"] for file in SUBJECTS}
+    assert starts.pop("subject-plain") == "small_preact_resnet"
+    assert set(starts.values()) == {"zoo:subject-plain"}
 
 
 @pytest.mark.parametrize(("name", "k", "epochs"), [("imagenet100-sat", 200, 40), ("gtsrb-sat", 600, 20)])

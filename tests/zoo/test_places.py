@@ -53,6 +53,13 @@ def test_models_of_all_places_are_found_by_name(named: Path, weights: Path) -> N
             assert torch.equal(source.model(x), network(seed)(x))
 
 
+def test_subjects_are_found_in_a_folder_of_either(named: Path, weights: Path) -> None:
+    put(named / "subjects", "subject-a", network(1))
+    put(weights / "subjects", "subject-b", network(2))
+    assert {"subject-a", "subject-b"} <= set(zoo.names())
+    assert sp.load_model("zoo:subject-b").name == "subject-b"
+
+
 def test_bundled_models_are_those_of_the_package_only(named: Path) -> None:
     put(named, "mine", network())
     assert zoo.bundled_names() == places.package().names()

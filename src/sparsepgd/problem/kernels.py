@@ -1,6 +1,6 @@
-"""BatchNorm in evaluation mode and an activation as one Triton kernel, and its backward pass as another.
+"""Triton kernels: BatchNorm in evaluation mode with an activation, its backward pass, and random numbers.
 
-Channels come last in memory: a row is one place of one image, with all its channels.
+For the first two, channels come last in memory: a row is one place of one image, with all its channels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 CODES = {"none": 0, "relu": 1, "softplus": 2, "silu": 3}
 ROWS, CHANNELS = 32, 64  # of a block
+BLOCK = 1024  # random numbers
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -76,3 +77,42 @@ def _sizes(x: Tensor) -> tuple[int, int]:
 def _grid(x: Tensor) -> tuple[int, int]:
     rows, channels = _sizes(x)
     return triton.cdiv(rows, ROWS), triton.cdiv(channels, CHANNELS)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mixed(z, FIRST: tl.constexpr, SECOND: tl.constexpr):  # type: ignore[no-untyped-def]
+    z = (z ^ (z.to(tl.uint64, bitcast=True) >> 30).to(tl.int64, bitcast=True)) * FIRST
+    z = (z ^ (z.to(tl.uint64, bitcast=True) >> 27).to(tl.int64, bitcast=True)) * SECOND
+    return z ^ (z.to(tl.uint64, bitcast=True) >> 31).to(tl.int64, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["seed", "stream", "step", "n"])  # type: ignore[untyped-decorator]
+def _uniform(  # type: ignore[no-untyped-def]
+    SEED, INDEX, STEP, OUT, seed, stream, step, n,
+    SEED_AT: tl.constexpr, STEP_AT: tl.constexpr, GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    key = tl.load(SEED) if SEED_AT else seed.to(tl.int64)
+    key = _mixed(key + (stream.to(tl.int64) + 1) * GOLDEN, FIRST, SECOND)
+    key = _mixed(key + (tl.load(INDEX + row) + 1) * GOLDEN, FIRST, SECOND)
+    at = tl.load(STEP + row) if STEP_AT else step.to(tl.int64)
+    key = _mixed(key + (at + 1) * GOLDEN, FIRST, SECOND)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    z = _mixed(key + (j.to(tl.int64) + 1) * GOLDEN, FIRST, SECOND)
+    top = (z.to(tl.uint64, bitcast=True) >> 41).to(tl.int64, bitcast=True)
+    tl.store(OUT + row.to(tl.int64) * n + j, (top.to(tl.float32) + 0.5) * (2.0**-23), mask=j < n)
+
+
+def uniform(
+    seed: int | Tensor, stream: int, index: Tensor, step: Tensor | int, count: int, constants: tuple[int, int, int]
+) -> Tensor:
+    """(B, count): the random numbers of search/noise.py, bit for bit. `constants`: those of its mixing function."""
+    out = torch.empty(len(index), count, device=index.device)
+    at_seed, at_step = isinstance(seed, Tensor), isinstance(step, Tensor)
+    if out.numel():
+        _uniform[(len(index), triton.cdiv(count, BLOCK))](
+            seed if at_seed else index, index.contiguous(), step.contiguous() if isinstance(step, Tensor) else index,
+            out, 0 if at_seed else seed, stream, 0 if at_step else step, count, at_seed, at_step, *constants, BLOCK,
+        )  # fmt: skip
+    return out

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparsepgd import options
+from sparsepgd import options, zoo
 from sparsepgd.baselines import PGD0
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search import SparsePGD
@@ -82,6 +82,12 @@ def passes(attack: Attacker) -> int:
 
 
 SHIPPED, SIDE = "bundled", 32  # the images of this package, and how large they are
+IN_PACKAGE = {  # by role: what an installation without weights/subjects has in place of a subject
+    "Vanilla": "zoo:small-plain",
+    "Fast-EG-l1": "zoo:small-plain",
+    "sTRADES": "zoo:small-strades",
+    "sTRADES-l0": "zoo:small-strades",
+}
 TOGETHER = 16  # images of a measurement
 
 
@@ -144,7 +150,7 @@ class Job:
 
     scale: Scale
     out: Path
-    models: dict[str, str]  # by role, as given; {}: those that are shipped
+    models: dict[str, str]  # by role, as given; {}: the subjects, or those that are shipped
     data: str = SHIPPED
     images: int | None = None  # None: those of the scale
     size: int | None = None  # side of the pictures of a folder
@@ -157,10 +163,13 @@ class Job:
         return self.images or min(self.scale.images, images_in(self.data))
 
     def chosen(self, roles: dict[str, str | None], only: bool = False) -> dict[str, str]:
-        """The models by role: the given ones alone, or the shipped ones. `only`: no other names than these."""
+        """The models by role: the given ones alone, or those at hand. `only`: no other names than these."""
         if only and (unknown := [role for role in self.models if role not in roles]):
             raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(roles)}")
-        found = self.models or {role: source for role, source in roles.items() if source is not None}
+        here = {f"zoo:{name}" for name in zoo.names()}
+        wanted = {role: source for role, source in roles.items() if source is not None}
+        wanted = {role: source if source in here else IN_PACKAGE.get(role, "") for role, source in wanted.items()}
+        found = self.models or {role: source for role, source in wanted.items() if source}
         if not found:
             raise UnsupportedError(
                 f"the package has no substitute for {' or '.join(roles)}; "

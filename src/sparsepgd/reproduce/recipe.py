@@ -14,7 +14,12 @@ from sparsepgd.errors import SourceError
 from sparsepgd.reproduce.jobs import SIDE, Job, Subject
 from sparsepgd.reproduce.parts import Plan
 
-VANILLA, STRADES = "zoo:small-plain", "zoo:small-strades"
+VANILLA, STRADES = "zoo:subject-plain", "zoo:subject-strades"
+OWN_ROWS = {  # rows that the paper does not have
+    "Fast-LS-l0": "zoo:subject-fast-ls",
+    "sTRADES+S&N": "zoo:subject-sn",
+    "SparseAnneal": "zoo:subject-anneal",
+}
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
         stand_in = ", a substitute from this package" if subject.stand_in else ""
-        known = subject.stand_in or subject.role in recipe.roles
+        known = (subject.stand_in or subject.role in recipe.roles) and subject.role not in OWN_ROWS
         paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
         yield f"model: {subject.name}{stand_in}; {paper}"
 

@@ -11,10 +11,9 @@ from sparsepgd.reproduce.experiments.panels import panels
 from sparsepgd.reproduce.experiments.ratio import ratio
 from sparsepgd.reproduce.experiments.training import POLICIES, training
 from sparsepgd.reproduce.experiments.transfer import transfer
-from sparsepgd.reproduce.recipe import STRADES, VANILLA, Recipe, table
+from sparsepgd.reproduce.recipe import OWN_ROWS, STRADES, VANILLA, Recipe, table
 
 LARGE = 224
-STRUCTURED: dict[str, str | None] = {"Vanilla": VANILLA, "sTRADES-l0": STRADES}
 ENLARGED = (
     "images of 224x224 are the bundled ones enlarged 7 times, and the model averages over 7x7: one pixel here counts a "
     "49th of a pixel of the model"
@@ -27,7 +26,33 @@ def _every(label: str, *sections: str) -> dict[str, str | None]:
     return {role: None for section in sections for role in cells[section]}
 
 
-BOTH = {**_every("20", "k=15", "k=20"), "Vanilla": VANILLA, "sTRADES": STRADES}
+L1 = "zoo:subject-l1"
+CURVES = {
+    **_every("20", "k=15", "k=20"),
+    "Vanilla": VANILLA,
+    "GD": "zoo:subject-linf",
+    "HAT": "zoo:subject-l2",
+    "l1-APGD": L1,
+    "sTRADES": STRADES,
+    "SparseAnneal": OWN_ROWS["SparseAnneal"],
+}
+UNSTRUCTURED: dict[str, str | None] = {
+    **CURVES,
+    "PGD0-A": "zoo:subject-pgd0-a",
+    "PGD0-T": "zoo:subject-pgd0-t",
+    "sAT": "zoo:subject-sat",
+    **OWN_ROWS,
+}
+STRUCTURED: dict[str, str | None] = {
+    "Vanilla": VANILLA,
+    "LOAP+TRADES": "zoo:subject-loap-t",
+    "LOAP+AT": "zoo:subject-loap-a",  # on CIFAR-10 not in the paper
+    "sTRADES-l0": STRADES,
+    "sTRADES-row": "zoo:subject-row",
+    "sTRADES-p3x3": "zoo:subject-patch3",
+    "sTRADES-p5x5": "zoo:subject-patch5",
+    "SparseAnneal": OWN_ROWS["SparseAnneal"],
+}
 
 
 def _ablations() -> list[Recipe]:
@@ -42,7 +67,7 @@ def _ablations() -> list[Recipe]:
                 f"sPGD projected: {table(scan.label).title}",
                 ablation(scan, *([short] if structured else [])),
                 (scan.label,),
-                roles={role: VANILLA},
+                roles={role: STRADES if structured else L1},
             )
         )
     return found
@@ -72,7 +97,7 @@ RECIPES = {
                 "the paper trains l0-trained models for each k; here one model is shown for all three",
             ),
             ("10_15", "20"),
-            roles=BOTH,
+            roles=UNSTRUCTURED,
         ),
         Recipe(
             "cifar100",
@@ -104,7 +129,7 @@ RECIPES = {
             "robust accuracy: a row, two 3x3 patches, a 5x5 patch",
             grid(accuracy.STRUCTURED),
             ("struct",),
-            roles={**_every("struct", *(block.section for block in accuracy.STRUCTURED)), **STRUCTURED},
+            roles=STRUCTURED,
         ),
         Recipe(
             "structured-imagenet",
@@ -131,7 +156,7 @@ RECIPES = {
             "ratio", "Omega_0 / Omega'_0 over k", ratio, figures=("Figure 1",), roles={"Vanilla": VANILLA}, images=100
         ),
         Recipe(
-            "iterations", "robust accuracy over iterations, k = 20", curves.iterations, ("20",), ("Figure 3a",), BOTH
+            "iterations", "robust accuracy over iterations, k = 20", curves.iterations, ("20",), ("Figure 3a",), CURVES
         ),
         Recipe(
             "iterations-imagenet",
@@ -143,8 +168,8 @@ RECIPES = {
             LARGE,
             500,
         ),
-        Recipe("sparsity", "robust accuracy over k, 0 to 50", curves.sparsity, ("10_15", "20"), ("Figure 3c",), BOTH),
-        Recipe("histogram", "iterations until success", curves.histogram, ("20",), ("Figure 4",), BOTH),
+        Recipe("sparsity", "robust accuracy over k, 0 to 50", curves.sparsity, ("10_15", "20"), ("Figure 3c",), CURVES),
+        Recipe("histogram", "iterations until success", curves.histogram, ("20",), ("Figure 4",), CURVES),
         Recipe(
             "runtime",
             "run time of all attacks, k = 20",

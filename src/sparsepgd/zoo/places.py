@@ -1,4 +1,7 @@
-"""Where models are looked for by name: the package, the folder of SPARSEPGD_WEIGHTS, weights/ of a checkout."""
+"""Where models are looked for by name: the package, the folder of SPARSEPGD_WEIGHTS, weights/ of a checkout.
+
+Either of the latter may have a folder `subjects`: small networks for the paper's tables, one for each of its models.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from sparsepgd.errors import SourceError
 
 VARIABLE = "SPARSEPGD_WEIGHTS"  # the folder of full-size models
 FULL_SIZE = ("prn18-fast-ls",)  # what weights/ of the repository holds; the wheel knows them by name only
+SUBJECTS = "subjects"  # a folder in that of the full-size models
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,16 @@ def places() -> Iterator[Place]:
     if named := os.environ.get(VARIABLE):
         if not Path(named).is_dir():
             raise SourceError(f"{VARIABLE} is {named!r}, which is not a folder; use a folder with weights, or unset it")
-        yield Place("weights", Path(named))
+        yield from _weights(Path(named))
     root = checkout()
     if root is not None:
-        yield Place("weights", root / "weights")
+        yield from _weights(root / "weights")
+
+
+def _weights(folder: Path) -> Iterator[Place]:
+    yield Place("weights", folder)
+    if (folder / SUBJECTS).is_dir():
+        yield Place("weights", folder / SUBJECTS)
 
 
 def checkout() -> Path | None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from sparsepgd import zoo
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.reproduce.jobs import Job, Scale
 from sparsepgd.reproduce.parts import Case, Finished, Outcome, Plan, accuracy
@@ -91,7 +92,8 @@ def ablation(scan: Scan, *more: str) -> Callable[[Recipe, Job], Plan]:
 
     def plan(recipe: Recipe, job: Job) -> Plan:
         subjects = job.subjects(recipe.roles)
-        other = scan.budget_of_stand_in if not job.models else None
+        shipped = not job.models and subjects[0].name in zoo.bundled_names()
+        other = scan.budget_of_stand_in if shipped else None
         budget = other or scan.budget
         cases = [
             Case("robust accuracy", subject.role, word, subject, make(job.scale, budget))

@@ -42,8 +42,8 @@ class Block:
 
     def has(self, subject: Subject) -> bool:
         """Whether the model belongs here: one that the paper trained for rows is not tried against patches."""
-        cells = table(self.label).cells
-        known = any(subject.role in rows for rows in cells.values())
+        cells, data = table(self.label).cells, self.section.partition(",")[0]
+        known = any(subject.role in rows for section, rows in cells.items() if section.partition(",")[0] == data)
         return self.row is not None or not known or subject.role in cells[self.section]
 
 

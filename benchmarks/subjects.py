@@ -1,0 +1,246 @@
+"""Subjects: a small CIFAR-10 network in the place of each of the paper's models, trained by recipe and measured.
+
+    python benchmarks/subjects.py train --data npz:cifar10.npz --jobs 6 --seconds 550
+    python benchmarks/subjects.py measure --data npz:cifar10.npz -n 1000 --steps 1000 --queries 5000 --jobs 6
+
+`train` runs `spgd train --recipe recipes/subjects/NAME.toml`, several at a time, what others start from first. Of each
+it writes the weights as float16 with their card to weights/subjects, and a record to benchmarks/results. `measure` adds
+robust accuracy under saa and saa+ of the first n test images, for the budget that the subject was trained for. Both
+leave out what is done; after --seconds what is under way is stopped, and the same command resumes it.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from provenance import ROOT, origin
+from small import Key, collected, named, stopped
+
+from sparsepgd import atomic, options, zoo
+from sparsepgd.reproduce.parts import Finished
+from sparsepgd.runs import identity, runs
+from sparsepgd.search import SparseAutoAttack
+from sparsepgd.sources import TRAINED, load_data
+from sparsepgd.threat import Budget
+from sparsepgd.training import recipes
+from sparsepgd.training.entries import VERSIONS, add_robust, round_to_half
+from sparsepgd.training.records import load as load_training
+from sparsepgd.training.state import write_weights
+from sparsepgd.zoo.places import SUBJECTS, VARIABLE
+
+RECIPES = ROOT / "recipes" / SUBJECTS
+ORDER = (  # what matters most first
+    "plain", "sat", "strades", "anneal", "linf", "l2", "l1", "pgd0-a", "pgd0-t", "row", "patch5",
+    "loap-t", "sn", "fast-ls", "patch3", "loap-a",
+)  # fmt: skip
+NAMES = tuple(f"subject-{name}" for name in ORDER)
+PAUSE = 0.5  # seconds between two looks at the processes
+
+
+def recipe(name: str) -> dict[str, Any]:
+    return recipes.read(RECIPES / f"{name}.toml")
+
+
+def budget(name: str) -> Budget:
+    return Budget(recipe(name)["k"], options.pattern(recipe(name).get("pattern", "pixel")))
+
+
+def start(name: str) -> str | None:
+    """The subject that this one starts from."""
+    kind, _, place = recipe(name)["model"].partition(":")
+    return place if kind == "zoo" else None
+
+
+def done(name: str, args: argparse.Namespace) -> bool:
+    return (args.weights / f"{name}.json").is_file()
+
+
+def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """A training in a process of its own; what it prints goes to a file."""
+    words = ["train", "--recipe", f"recipes/{SUBJECTS}/{name}.toml", "--data", args.data, "--out", args.out / name]
+    words += [word for value in args.set for word in ("--set", value)]
+    shared = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # all have the same cores
+    with (args.out / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sparsepgd", *map(str, words), "-q"],
+            stdout=log, stderr=log, cwd=ROOT, env={**shared, **os.environ},
+        )  # fmt: skip
+
+
+def train(args: argparse.Namespace) -> int:
+    """Each training as soon as its start is there and a place is free."""
+    first, waiting = time.monotonic(), [name for name in args.only if not done(name, args)]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    args.out.mkdir(parents=True, exist_ok=True)
+    while (waiting or running) and (now := time.monotonic() - first) < args.seconds:
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            if running.pop(name).returncode:
+                print(f"{name} failed:\n{(args.out / f'{name}.log').read_text()[-2000:]}", flush=True)
+                continue
+            card = entered(name, args)
+            told = f"clean {card.clean_accuracy:.1%}, {card.epochs} epochs, {card.training_seconds} s with all stages"
+            print(f"{now:6.1f} {name}: {told}", flush=True)
+        ready = [name for name in waiting if (before := start(name)) is None or done(before, args)]
+        for name in ready[: max(0, args.jobs - len(running))]:
+            waiting.remove(name)
+            running[name] = begun(name, args)
+        if not running:
+            break
+        time.sleep(PAUSE)
+    for process in running.values():
+        process.terminate()
+    for process in running.values():
+        process.wait()
+    left = [name for name in args.only if not done(name, args)]
+    print(f"left: {', '.join(left) or 'none'}", flush=True)
+    return int(bool(left))
+
+
+def entered(name: str, args: argparse.Namespace) -> zoo.Card:
+    """Weights, card and record of a finished training."""
+    own, model = zoo.card(TRAINED, args.out / name), zoo.load(TRAINED, args.out / name)
+    first = start(name)
+    stages = [*([] if first is None else [zoo.card(first)]), own]
+    state = round_to_half(model)
+    x, y = load_data(args.data)
+    with torch.no_grad():
+        clean = float((model(x).argmax(1) == y).float().mean())
+    args.weights.mkdir(parents=True, exist_ok=True)
+    about = (RECIPES / f"{name}.toml").read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
+    card = replace(
+        own,
+        name=name,
+        description=f"PreActResNet of {own.parameters:,} parameters; {about}",
+        sha256=write_weights(args.weights / f"{name}.safetensors", state),
+        command=" && ".join(stage.command.replace(args.data, named(args.data)) for stage in stages),
+        epochs=sum(stage.epochs for stage in stages),
+        training_seconds=round(sum(stage.training_seconds for stage in stages), 1),
+        clean_accuracy=round(clean, 5),
+        measured=f"weights rounded to float16, float32; clean: {len(x)} test images",
+        classes=list(zoo.CIFAR10_CLASSES),
+        robust=[],
+    )
+    training = load_training(args.out / name)
+    record = {
+        "recipe": f"recipes/{SUBJECTS}/{name}.toml",
+        "commands": [card.command, command(args)],
+        **origin(args.data),
+        "data": named(args.data),
+        "hardware": card.hardware,
+        "torch": card.torch_version,
+        "seed": card.seed,
+        "epochs": card.epochs,
+        "seconds": card.training_seconds,
+        "seconds an epoch": round(statistics.median(v for v in training.curves["seconds"] if v is not None), 2),
+        "trainings at once": args.jobs,
+        "notices": training.notices,
+        "clean": card.clean_accuracy,
+        "measured": card.measured,
+        "robust": [],
+    }
+    written(args.records / f"{name}.json", record)
+    atomic.write(args.weights / f"{name}.json", card.to_json().encode())
+    return card
+
+
+def attacked(name: str, version: Any, args: argparse.Namespace) -> Finished:
+    """A subject under saa+ or saa, in a process of its own."""
+    attack = SparseAutoAttack(budget(name), args.steps, args.queries, version=version)
+    folder = args.out / f"{name}-{attack.name}-{args.n}-{args.steps}-{args.queries}"
+    data = load_data(args.data, args.n).to(args.device)
+    model = zoo.load(name).to(args.device)
+    return Finished(runs.run(folder, attack, model, data, {"model": name, "data": named(args.data)}), folder)
+
+
+def measure(args: argparse.Namespace) -> int:
+    begun, here = time.monotonic(), [name for name in args.only if done(name, args)]
+    pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), alone)
+    futures = {(name, version): pool.submit(attacked, name, version, args) for name in here for version in VERSIONS}
+    found = collected(futures, begun + args.seconds)
+    stopped(pool)
+    for name in here:
+        if mine := {key: one for key, one in found.items() if key[0] == name}:
+            noted(name, mine, args)
+    print(f"{len(found)} of {len(futures)} measured in {time.monotonic() - begun:.0f} s", flush=True)
+    return int(len(found) < len(futures))
+
+
+def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> None:
+    """Figures in the card and in the record of a subject."""
+    tested, figures = budget(name), []
+    for version in (version for version in VERSIONS if (name, version) in found):
+        attack = SparseAutoAttack(tested, args.steps, args.queries, version=version)
+        share, pattern = found[name, version].record.robust_accuracy, identity.plain(tested.pattern)
+        figures.append(zoo.Figure(attack.name, share, args.n, tested.k, pattern, tested.eps, args.steps, args.queries))
+    card = add_robust(args.weights, name, figures, f"robust: the first {args.n} test images")
+    file = args.records / f"{name}.json"
+    record = json.loads(file.read_text())
+    record["robust"] = [asdict(figure) for figure in card.robust]
+    record["commands"] = list(dict.fromkeys([*record["commands"], command(args)]))
+    record["seconds of attacks"] = record.get("seconds of attacks", 0) + round(
+        sum(one.record.seconds for one in found.values()), 1
+    )
+    written(file, record)
+
+
+def alone() -> None:
+    torch.set_num_threads(1)
+
+
+def written(file: Path, record: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command line; of folders and files only their names."""
+    words = [named(word) if word.startswith("npz:") else re.sub(r".*/", "", word) for word in sys.argv[1:]]
+    return shlex.join(["python", "benchmarks/subjects.py", *words])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    work = parser.add_subparsers(dest="work", required=True)
+    one, other = work.add_parser("train"), work.add_parser("measure")
+    for each in (one, other):
+        each.add_argument("--data", required=True, help="npz:FILE with x_train, y_train, x_test, y_test")
+        each.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES, metavar="NAME")
+        each.add_argument("--jobs", type=int, default=4, help="processes")
+        each.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
+        each.add_argument("--out", type=Path, default=ROOT / "runs" / SUBJECTS, help="folder for what is under way")
+        each.add_argument("--weights", type=Path, default=ROOT / "weights" / SUBJECTS, help=f"a folder {SUBJECTS}")
+        each.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
+    one.add_argument("--set", action="append", default=[], help="NAME=VALUE, for every recipe, e.g. for a quick try")
+    other.add_argument("-n", type=int, default=1000, help="test images")
+    other.add_argument("--steps", type=int, default=1000)
+    other.add_argument("--queries", type=int, default=5000)
+    other.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    kind, _, file = args.data.partition(":")
+    args.data = f"{kind}:{Path(file).resolve()}" if file else kind
+    args.out, args.weights = args.out.resolve(), args.weights.resolve()
+    return args
+
+
+def main() -> int:
+    args = arguments()
+    if args.weights != ROOT / "weights" / SUBJECTS:  # where zoo:subject-plain is looked for
+        os.environ[VARIABLE] = str(args.weights.parent)
+    return {"train": train, "measure": measure}[args.work](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
