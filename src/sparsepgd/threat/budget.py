@@ -165,7 +165,10 @@ class Threat:
         if self.tables is not None:
             return self.tables.expand(v.flatten(1)).view(len(v), -1, *self.shape[1:])
         if self.spectrum is not None:
-            covered = self._spread((v > 0).double()) > 0.5  # how many groups, a whole number but for round-off
+            chosen = v > 0
+            covered = self._spread(chosen.double()) > 0.5  # how many groups, a whole number but for round-off
+            if torch.equal(v, chosen.to(v.dtype)):  # a CPU may be asked
+                return covered.to(v.dtype)
             least = torch.finfo(v.dtype).tiny  # what is covered stays larger than 0
             return torch.where(covered, self._spread(v.double()).clamp(least, 1), 0).to(v.dtype)
         with torch.autocast(v.device.type, enabled=False):
