@@ -1,4 +1,4 @@
-"""Dataclasses of tensors with one row an image, nested or not: some rows, several together, a copy."""
+"""Dataclasses of tensors with one row per image, nested or not: some rows, several together, a copy."""
 
 from __future__ import annotations
 
