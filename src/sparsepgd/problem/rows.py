@@ -28,12 +28,16 @@ def choose(which: Tensor, one: D, other: D) -> D:
 def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
     """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
     those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
-    if which.is_cuda:
+    if not on_host(which):
         return choose(which, new(slice(None)), old)
     pick = which.nonzero()[:, 0]
     if len(pick) in (0, len(which)):
         return new(slice(None)) if len(pick) else old
     return each(lambda a, b: a.index_copy(0, pick, b), old, new(pick))
+
+
+def on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def clone(rows: D) -> D:

@@ -179,7 +179,7 @@ class SparseAnneal(Stepwise[State]):
         if not self.early_stop:
             state = self._with_fewer(threat, images, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
-        stays = rising & ~solved
+        stays = rising & ~solved  # the cycle was still rising at its end
 
         def begun(rows: Tensor | slice) -> Path:
             return self._begin(threat, select(images, rows), select(state, rows), g[rows], stays[rows], noise)
@@ -256,7 +256,7 @@ class SparseAnneal(Stepwise[State]):
     def _disturb(
         self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, stays: Tensor, noise: Noise
     ) -> Point:
-        """Where the cycle begins. Overlapping groups that stay, (B,) bool, are those whose last cycle was still rising."""
+        """Where the cycle begins. `stays`: (B,) bool, overlapping groups stay where they are."""
         if threat.overlapping:
             v = state.best.v
             if not self.early_stop:  # the best point may have more groups than the search goes on with
