@@ -29,6 +29,15 @@ from sparsepgd.reproduce.show import Grid, grids
 from sparsepgd.tables import markdown
 
 RETIRED = "sPGD from near the clean image"  # a trial of six steps that warned of more than it knew; not made any more
+WORDING = {  # of reasons in older records, as they are written now
+    "so that a share near 50 % is known to 10 points either way": "so a share near 50 % is accurate to +-10 points",
+    "passes for an image, not the settings of the paper": "passes per image, not the paper's settings",
+    "a dash: not finished in the time that there was": "a dash means that the run did not finish within the time limit",
+    "stand in its picture alone": "are shown only in the figure",
+    "a short run prefers larger ones": "short runs need larger ones",
+    "RS 1000 queries; the paper 10,000": "RS 1,000 queries; the paper uses 10,000",
+    "are more than a network learns to withstand": "are too many for a network to learn to withstand",
+}
 CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  # recipes that are drawn
 
 
@@ -39,19 +48,19 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
         yield (
             f"`{record['command']}`: {record['images']} images ({record['data']}), seed {record['seed']}, "
             f"{record['hardware']}, torch {torch_version(record)}, {record['seconds']:.0f} s in {record['processes']} "
-            f"processes{_noted(record)}. Record: `benchmarks/results/{name}.json`. `spgd reproduce` makes the same "
-            "tables one by one ([Reproducing the paper](reproducing.md)).\n"
+            f"processes{_noted(record)}. Record: `benchmarks/results/{name}.json`. `spgd reproduce` computes "
+            "the same tables one by one ([Reproducing the paper](reproducing.md)).\n"
         )
         yield from _in_short(record)
         common = _common(record)
         yield "### Why the numbers differ from the paper's\n"
-        yield listed([*_trained(record), *common])
+        yield listed([*_trained(record), *_worded(common)])
         for recipe, made in record["recipes"].items():
             yield f"### {titled(made, which(name, records))}\n"
             outcome = Outcome.recorded(made)
             words = [made["unit"]] if made["unit"] not in ("", "as said") else []
             if any(number.low is not None for number in outcome.numbers):
-                words.append("the second line of a model is its 95 % interval")
+                words.append("the line below a model gives its 95 % interval")
             if words:
                 yield f"{'; '.join(words).capitalize()}.\n"
             for grid in grids(outcome):
@@ -59,11 +68,11 @@ def tables_of_the_paper(records: Records) -> Iterator[str]:
             if recipe in CURVES:
                 yield f"![{made['about']}](images/{_figure(name, recipe)})\n"
             if own := [reason for reason in made["reasons"] if reason not in common]:
-                yield listed(own)
+                yield listed(_worded(own))
         if record["not finished"]:
-            yield f"Not finished in the time that there was: {', '.join(record['not finished'])}.\n"
+            yield f"Not finished within the time limit: {', '.join(record['not finished'])}.\n"
         if notices := [notice for notice in record["notices"] if RETIRED not in notice]:
-            yield "### What the runs warned of\n"
+            yield "### Warnings of the runs\n"
             yield listed(told((notice.split(": ", 1) for notice in notices), "; "))
 
 
@@ -123,7 +132,13 @@ def ablations(records: Records) -> Iterator[str]:
         )
         for grid in grids(Outcome.recorded(record)):
             yield f"{grid.markdown}\n"
-        yield listed([*record["reasons"], *([record["note"]] if "note" in record else [])])
+        yield listed(_worded([*record["reasons"], *([record["note"]] if "note" in record else [])]))
+
+
+def _worded(reasons: list[str]) -> list[str]:
+    for older, now in WORDING.items():
+        reasons = [reason.replace(older, now) for reason in reasons]
+    return reasons
 
 
 def _by_model(grid: Grid, places: dict[str, str]) -> Grid:
@@ -146,12 +161,12 @@ def _in_short(record: Record) -> Iterator[str]:
             rows.append([section, place, *ours, row, *(_percent(cells[column].paper) for column in ("clean", "sAA"))])
     if rows:
         yield (
-            "In short: the lowest accuracy that any attack in any record leaves of our models, beside the paper's "
-            "models under sAA. Clean: 10,000 test images. Each of ours is trained for one budget, k = 20, a row or a "
-            "5x5 patch; the paper's l0-trained ones for each k.\n"
+            "The table compares the lowest robust accuracy of our models, under any attack in any record, with the "
+            "paper's models under sAA. Clean accuracy is measured on 10,000 test images. Each of our models is trained "
+            "for one budget: k = 20, a row or a 5x5 patch. The paper trains its l0-trained models for each k.\n"
         )
         yield (
-            markdown(["budget", "our model", "clean", "the lowest, %", "the paper's", "clean", "under sAA"], rows)
+            markdown(["budget", "our model", "clean", "lowest, %", "the paper's model", "clean", "under sAA"], rows)
             + "\n"
         )
 
@@ -169,7 +184,7 @@ def _common(record: Record) -> list[str]:
 def _trained(record: Record) -> Iterator[str]:
     used = {model for made in record["recipes"].values() for model in made["places"].values()}
     epochs = [f"{name} {card['epochs']}" for name, card in record["models"].items() if name in used]
-    yield f"epochs of training: {', '.join(epochs)}; the paper's own models 100"
+    yield f"epochs of training: {', '.join(epochs)}; the paper's models were trained for 100"
 
 
 def which(name: str, records: Records) -> str:

@@ -144,7 +144,8 @@ def table(order: Order, name: str, done: dict[Key, Finished]) -> dict[str, Any] 
         return None
     outcome = plan.finish(found)
     if missing:
-        outcome = replace(outcome, reasons=[*outcome.reasons, "a dash: not finished in the time that there was"])
+        dash = "a dash means that the run did not finish within the time limit"
+        outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     about = {"source": recipe(name).source, "about": recipe(name).about}
     return outcome.record(2, **about, places=order.within(name), missing=missing)
 

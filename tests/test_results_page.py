@@ -114,7 +114,7 @@ def test_a_statement_that_the_records_do_not_bear_out_is_not_written(monkeypatch
             record["runs"] = [run | {"left": run["right"]} for run in record["runs"]]
         return record
 
-    assert any("the lowest, after" in part for part in found.findings())
+    assert any("(best seed;" in part for part in found.findings())
     monkeypatch.setattr(found, "load", stronger)
     with pytest.raises(ValueError, match="the records say otherwise now"):
         list(found.findings())
@@ -197,7 +197,7 @@ def test_tables_of_the_paper_stand_beside_ours_with_reasons_said_once(results_pa
     assert [text.count(f"\n- {reason}\n") for reason in ("short", "few images", "no numbers")] == [1, 1, 1]
     assert "seed 3, a device, torch 2.11.0, 123 s in 12 processes" in text
     assert "epochs of training: mine 24;" in text
-    assert "Not finished in the time that there was: sparsity.\n" in text
+    assert "Not finished within the time limit: sparsity.\n" in text
     assert "- mine, spgd; mine, rs: masked\n- mine, rs: few queries\n" in text
     assert "6 steps" not in text, "a trial that is not made any more"
     assert "](images/results-small-mine-iterations.svg)" in text
@@ -234,5 +234,5 @@ def test_what_small_writes_is_what_the_page_reads(
     (tmp_path / "small-x.json").write_bytes(small.dumped(record))
     assert json.loads((tmp_path / "small-x.json").read_text()) == record
     text = results_page.page(tmp_path, ())
-    assert "a dash: not finished in the time that there was" in text
+    assert "a dash means that the run did not finish within the time limit" in text
     assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text

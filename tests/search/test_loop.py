@@ -200,7 +200,7 @@ def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
     ("attack", "most"),
     [
         (sp.SparsePGD(sp.Budget(k=20), 300), 90),
-        (sp.SparseAnneal(sp.Budget(k=20), 1000), 310),
+        (sp.SparseAnneal(sp.Budget(k=20), 1000), 90),
         (sp.SparseRS(sp.Budget(k=20), 1000), 40),
     ],
     ids=["spgd", "anneal", "sparse-rs"],
