@@ -77,7 +77,7 @@ class Case(Part):
         folder = job.out / CASES / f"{name}-{digest}"
         record = runs.run(
             folder, self.attack, subject.model, (subject.x, subject.y), _names(subject), seed=job.seed,
-            progress=progress, about=About(class_names=subject.classes),
+            chunk=job.chunk, progress=progress, about=About(class_names=subject.classes),
         )  # fmt: skip
         return Finished(record, folder)
 
