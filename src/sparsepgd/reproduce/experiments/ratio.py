@@ -38,6 +38,10 @@ class Ratios(Part):
     attack: SparsePGD
 
     @property
+    def decided(self) -> dict[str, str]:
+        return {"what": "Omega_0 / Omega'_0"}
+
+    @property
     def title(self) -> str:
         return f"{self.subject.name}, Omega_0 at k = {self.attack.budget.k}"
 
@@ -48,7 +52,7 @@ class Ratios(Part):
             return {"ratios": [value for start in starts for value in self._batch(start, job.seed)]}
 
         name = f"ratio-k{self.attack.budget.k}"
-        ratios: list[float] = kept(self, job, name, compute, what="Omega_0 / Omega'_0")["ratios"]
+        ratios: list[float] = kept(self, job, name, compute)["ratios"]
         return ratios
 
     def _batch(self, start: int, seed: int) -> list[float]:

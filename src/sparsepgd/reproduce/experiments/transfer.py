@@ -41,6 +41,10 @@ class Transferred(Part):
     targets: dict[str, Subject]  # by pair
 
     @property
+    def decided(self) -> dict[str, str]:
+        return {"targets": json.dumps({pair: model_digest(target.model) for pair, target in self.targets.items()})}
+
+    @property
     def title(self) -> str:
         return f"{self.subject.name}, {self.attack.name}, {self.section}"
 
@@ -51,8 +55,7 @@ class Transferred(Part):
             done = Case(self.section, self.column, "", self.subject, self.attack).run(job, progress)
             return {"success": {pair: 100 * success(target, done) for pair, target in self.targets.items()}}
 
-        targets = json.dumps({pair: model_digest(target.model) for pair, target in self.targets.items()})
-        rates: dict[str, float] = kept(self, job, "transfer", compute, targets=targets)["success"]
+        rates: dict[str, float] = kept(self, job, "transfer", compute)["success"]
         return rates
 
 
