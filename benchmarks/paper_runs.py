@@ -201,16 +201,18 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         outcome = replace(outcome, reasons=[*outcome.reasons, "a dash: not finished in the time that there was"])
     first = plan.parts[0].subject
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
-    places = {part.subject.role: part.subject.name for part in plan.parts}
+    subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
+    places = {one.role: one.name for one in reversed(subjects)}
     drawn = {}
     if name == PICTURES:
         drawn = {f"results-{name}-{args.name}-{which}.svg": svg(draw()) for which, draw in outcome.figures.items()}
         for file, content in drawn.items():
             atomic.write(args.images / file, content)
     return outcome.record(
-        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(), **origin(job.data),
+        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(), **origin(first.data),
         scale=order.scale.name, steps=job.scale.steps, queries=job.scale.queries, passes=job.scale.passes,
-        images=len(first.x), data=named(job.data), seed=order.seed, **known, processes=args.jobs,
+        images=len(first.x), few={column: count for column, count in job.few if count < job.count},
+        data=named(first.data), seed=order.seed, **known, processes=args.jobs,
         seconds=round(sum(one.seconds for one in here.values()), 1), places=places, missing=missing,
         pictures=list(drawn), models=cards(job, recipe(name)), runs=[run(*pair) for pair in here.items()],
         notices=sorted(set(notices(here))),
@@ -225,9 +227,9 @@ def told(words: Any) -> str:
 
 
 def cards(job: Job, one: Recipe) -> dict[str, Any]:
-    """Of the models, without their curves."""
+    """Of the models, without their curves; none of networks that the recipe trains."""
     found = {}
-    for source in dict.fromkeys(job.chosen(one.roles).values()) if one.roles else ():
+    for source in dict.fromkeys(job.chosen(one.roles).values()) if job.models or any(one.roles.values()) else ():
         kind, _, place = source.partition(":")
         if kind in ("zoo", "trained"):
             card = asdict(zoo.card(place) if kind == "zoo" else zoo.card(TRAINED, Path(place)))

@@ -130,8 +130,9 @@ def _measured(results: Path) -> Iterator[Measured]:
         for number in one.values["numbers"] if one.recipe in ("unstructured", "structured") else ():
             recipe = trained_by(one.record, one.places.get(number["row"], ""))
             if recipe and number["column"] != "clean" and number["here"] is not None:
+                images = one.record.get("few", {}).get(number["column"], one.record["images"])
                 budget, share = SECTIONS[number["section"]], number["here"] / 100
-                yield Measured(recipe, budget, share, number["column"], one.record["images"], one.file)
+                yield Measured(recipe, budget, share, number["column"], images, one.file)
 
 
 SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}

@@ -97,6 +97,8 @@ def _all() -> dict[str, Made]:
 def _models(one: Made) -> str:
     if not one.places:
         return f"small networks on {one.record['data']}"
+    if all(ours.startswith("subject-") for ours in one.places.values()) and len(one.places) > 2:
+        return f"subjects for {', '.join(one.places)}"
     return ", ".join(f"{ours} for {role}" for role, ours in one.places.items())
 
 

@@ -232,7 +232,7 @@ def _differs() -> Iterator[str]:
 def _compared() -> Iterator[tuple[bool, str]]:
     """Findings of the paper and whether they hold in the record with most images; nothing where there is none."""
     found = made()
-    if parts := found.get("components"):
+    if (parts := found.get("components")) and any(parts.row("here").values()):
         here, paper = parts.row("here"), parts.row("paper")
         before, after = "+ decomposition", "+ continuous mask"
         yield (
@@ -241,7 +241,7 @@ def _compared() -> Iterator[tuple[bool, str]]:
             f"{paper[after]:.1f} with it). {parts.model}: {here[before]:.1f} and {here[after]:.1f} ({parts.images}, "
             f"{parts.steps:,} steps; [Table IX]({parts.link})).",
         )
-    if alpha := found.get("alpha"):
+    if (alpha := found.get("alpha")) and any(alpha.row("here").values()):
         here, paper = alpha.row("here"), alpha.row("paper")
         three = [", ".join(f"{row[value]:.1f}" for value in ("1/16", "1/4", "1")) for row in (here, paper)]
         yield (

@@ -79,7 +79,9 @@ def _table(one: Made) -> Iterator[str]:
         yield f"**{shown.title}**\n\n{shown.markdown}\n"
     for picture in pictures(one):
         yield f"![{values['about']}](images/{picture})\n"
-    own = [reason for reason in values["reasons"] if not (one.places and reason.startswith("model: "))]
+    rows = {number.row for number in outcome.numbers}  # which name the models, if they are the places
+    named = one.places and one.places.keys() <= rows
+    own = [reason for reason in values["reasons"] if not (named and reason.startswith("model: "))]
     if reasons := [*own, *([values["note"]] if "note" in values else [])]:
         yield listed(reasons)
 
