@@ -6,7 +6,8 @@
 
 Without --model the models are those that `spgd reproduce` takes, the subjects. --name prn18 takes the PreActResNet-18
 models of PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of
-RECIPES: what matters most first. Large images, Figure 1 and the pictures use the images of the package, 100 at most.
+RECIPES: what matters most first. Subjects see large images, those of Figure 1 and of the pictures from the package, 100
+at most; for a network of large images see examples/efficientnet_lite.py.
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images: with that folder,
 another machine continues. After --seconds what is under way is stopped; tables then have gaps. One process (--jobs 1)
@@ -83,8 +84,8 @@ class Order:
     alone: bool = False
 
     def own_images(self, one: Recipe) -> bool:
-        """Whether a recipe takes the images of the package: there are no others of that size."""
-        return one.size > SIDE or one.name in ("ratio", PICTURES)
+        """Whether a recipe takes the images of the package: enlarged, where no model of that size is given."""
+        return not self.models and (one.size > SIDE or one.name in ("ratio", PICTURES))
 
     def job(self, name: str) -> Job:
         """Of one recipe, with all models that have a place in it."""
@@ -322,7 +323,8 @@ def main() -> int:
     begun, args = time.monotonic(), arguments()
     order = ordered(args)
     if order.models:
-        args.recipes = [name for name in args.recipes if order.job(name).models]
+        sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}
+        args.recipes = [name for name in args.recipes if order.job(name).models and recipe(name).size in sizes]
     if not args.recipes:
         sys.exit("none of these models has a place in these recipes; use --model ROLE=SOURCE")
     if args.dry_run:

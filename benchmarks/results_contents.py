@@ -156,7 +156,12 @@ def _detectors() -> Cells:
     budgets = {"1,600 pixels": (PIXELS, "l0_1600"), "100 patches 4x4": (PATCHES, "patch4x4_100")}
     told = [f"{words} {maps[line]:.1f} [{paper[row]['sPGD']:.1f}]" for words, (line, row) in budgets.items()]
     line: Record = load("detection-yolov8n")["lines"][1]
-    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: segmentation, other attacks"
+    left = {"rs": "Sparse-RS", "saif": "SAIF", "anneal": "SparseAnneal"}
+    missing = [
+        "segmentation",
+        *(word for end, word in left.items() if not any(one.endswith(f"-{end}") for one in maps)),
+    ]
+    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: {', '.join(missing)}"
     return [words, "YOLOv8-n for YOLOv8-M", f"{line['images']} images, {line['evaluations'] - 1} steps"]
 
 

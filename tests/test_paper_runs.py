@@ -98,8 +98,11 @@ def test_run_time_is_measured_by_one_process(driver: Any, tmp_path: Path, monkey
 def test_models_have_places_where_recipes_have_them(
     driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = words(driver, monkeypatch, tmp_path, "--model", "Fast-EG-l1=zoo:small-plain", "sTRADES-l0=zoo:x")[1]
+    models = ("--model", "Fast-EG-l1=zoo:small-plain", "sTRADES-l0=zoo:x")
+    order = words(driver, monkeypatch, tmp_path, "--data", "npz:x", *models)[1]
     assert order.job("unstructured").models == {}, "none of ours is trained like it"
     assert order.job("alpha").models == {"Fast-EG-l1": "zoo:small-plain"}
     assert order.job("structured").models == {"sTRADES-l0": "zoo:x"}
-    assert (order.job("watermarks").data, order.job("watermarks").count) == ("bundled", 2)
+    assert order.job("watermarks").data == "npz:x"
+    order = words(driver, monkeypatch, tmp_path, "--data", "npz:x")[1]
+    assert (order.job("watermarks").data, order.job("unstructured").data) == ("bundled", "npz:x"), "subjects are small"
