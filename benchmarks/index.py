@@ -16,7 +16,7 @@ def headline() -> str:
     left = [min(left for _, left in row["passes"]) / row["images"] for row in ours["runs"] if row["attack"] == "anneal"]
     point = (
         f"**{paper['accuracy']['sparse-rs']:.1%} of the images survive the paper's ensemble, "
-        f"{sum(left) / len(left):.1%} survive SparseAnneal**, with fewer passes. "
+        f"{sum(left) / len(left):.1%} survive SparseAnneal**, which takes fewer steps. "
     )
     table = readme.headline().replace("](docs/", "](")
     names = sorted(set(re.findall(r"\(benchmarks/results/(.+?)\)", table)))

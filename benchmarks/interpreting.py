@@ -16,14 +16,14 @@ def table() -> str:
     setting = (
         f"`spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost 200`, "
         f"seed {record['seed']}, torch {torch_version(record)} on a CPU; "
-        f"record: `benchmarks/results/{RECORD}.json`. Passes are forwards and backwards together; successes "
-        "after more than 200 do not count."
+        f"record: `benchmarks/results/{RECORD}.json`. Forward and backward passes count alike; successes "
+        "after more than 200 passes do not count."
     )
     right = round(record["lines"][0]["clean_accuracy"] * record["n"])
     broken = {line["attack"]: right - round(line["robust_accuracy"] * record["n"]) for line in record["lines"]}
     ranked = sorted((name for name in broken if broken[name]), key=lambda name: -broken[name])
     said = ", ".join(f"{name} breaks {broken[name]}" for name in ranked)
-    summary = f"Of the {right} images that are right when clean {said}; each of the others breaks none."
+    summary = f"Of the {right} images classified correctly without an attack, {said}. The other attacks break none."
     return f"{compared(record)}\n\n{setting}\n\n{summary}\n"
 
 

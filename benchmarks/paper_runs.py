@@ -199,7 +199,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if missing:
-        outcome = replace(outcome, reasons=[*outcome.reasons, "a dash: not finished in the time that there was"])
+        dash = "a dash means that the run did not finish within the time limit"
+        outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = plan.parts[0].subject
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]

@@ -40,9 +40,10 @@ def headline() -> str:
     return (
         f"`{record['model']}` is a PreActResNet-18 trained against 20 pixels. Robust accuracy on the first "
         f"{record['images']:,} CIFAR-10 test images, k = {record['k']}, {record['hardware']}:\n\n"
-        f"{markdown(['attack', 'passes per image', 'robust accuracy', 'record'], rows)}\n\n"
-        "A pass is one forward and one backward pass; for the black-box attacks it is one query. SparseAnneal falls "
-        f"below the result of the paper's ensemble {first:.1f} s after the start of the first attack of a new process "
+        f"{markdown(['attack', 'steps or queries per image', 'robust accuracy', 'record'], rows)}\n\n"
+        "A step is one forward and one backward pass; a query of a black-box attack is one forward pass. In a new "
+        f"process, SparseAnneal falls below the result of the paper's ensemble {first:.1f} s after the start "
+        "of the attack "
         "([how it works](docs/anneal.md)).\n"
     )
 

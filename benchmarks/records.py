@@ -272,7 +272,7 @@ def compared(record: Record) -> str:
         low, high = (f"{100 * share:.0f}" for share in line["interval"])
         passes = line["forwards"] + line["backwards"]
         rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
-    return markdown(["attack", "robust accuracy, %", "95 %", "passes for an image, as taken"], rows)
+    return markdown(["attack", "robust accuracy, %", "95 %", "mean passes per image"], rows)
 
 
 def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int:

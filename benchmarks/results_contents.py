@@ -24,14 +24,14 @@ def contents() -> Iterator[str]:
     """One line for each table and figure."""
     yield "## Each table and figure of the paper\n"
     yield (
-        "Of tables of models: the lowest accuracy that any attack in any record leaves of ours, with its number of "
-        "images, and in square brackets the paper's under sAA. Of ablations: the best setting. Models and size are "
-        "those of the table behind the link; the paper has 10,000 steps and, for CIFAR-10, 10,000 images. To make a "
-        "table: [Reproducing the paper](reproducing.md).\n"
+        "For tables of models, the third column gives the lowest robust accuracy of our models in any record, with the "
+        "attack and the number of images, and in square brackets the paper's value under sAA. For ablations it gives "
+        "the best setting. The last two columns describe the linked table; the paper uses 10,000 steps and, for "
+        "CIFAR-10, 10,000 images. [Reproducing the paper](reproducing.md) says how to compute a table.\n"
     )
     labels = sorted(facts()["tables"], key=lambda label: ORDER.index(table(label).number))
     tables = [[f"Table {table(label).number}", table(label).title, *_table(label)] for label in labels]
-    yield markdown(["paper", "what", "ours, and the paper's", "models", "size"], [*tables, *_figures()]) + "\n"
+    yield markdown(["paper", "subject", "ours [paper's]", "our models", "our runs"], [*tables, *_figures()]) + "\n"
 
 
 def _table(label: str) -> Cells:
@@ -134,20 +134,20 @@ def _best(row: dict[str, float], best: Callable[..., float]) -> str:
 
 def _large() -> Cells:
     saa = load("train-gtsrb-strades")["saa"]
-    words = f"{NOT_YET} at 224x224; near it: [GTSRB at 32x32, k = 12]({TRAINING}), {100 * saa['robust_accuracy']:.1f}"
+    words = f"{NOT_YET} at 224x224; similar: [GTSRB at 32x32, k = 12]({TRAINING}), {100 * saa['robust_accuracy']:.1f}"
     return [words, "gtsrb-strades", f"{saa['images']:,} images, {saa['steps']} steps, {saa['queries']:,} queries"]
 
 
 def _watermarks() -> Cells:
     record = load("anneal-structures-small-strades")
-    words = f"{NOT_YET} at 224x224; near it: [a disc of 18x18 in 32x32, eps = 16/255]({ANNEAL})"
+    words = f"{NOT_YET} at 224x224; similar: [a disc of 18x18 in 32x32, eps = 16/255]({ANNEAL})"
     return [words, "small-plain, small-strades", f"{record['images']:,} images, {record['runs'][0]['steps']} steps"]
 
 
 def _runtime() -> Cells:
     records = read(RESULTS, "speed").values()
     images = sorted({pair.images for record in records for pair in beside_official(record)})
-    words = f"{NOT_YET} for all attacks; near it: [sPGD and Sparse-RS beside the authors' code]({SPEED})"
+    words = f"{NOT_YET} for all attacks; similar: [sPGD and Sparse-RS, and the authors' code]({SPEED})"
     return [words, ", ".join(sorted({record["model"] for record in records})), f"{images[0]} to {images[-1]:,} images"]
 
 

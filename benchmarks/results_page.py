@@ -25,19 +25,17 @@ CARDS = (ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights")
 WRITTEN = "<!-- written by benchmarks/results_page.py from the records, do not edit -->\n"
 SUMMARY = f"""{WRITTEN}# Results
 
-What we measured, beside the paper: {facts()["source"]}.
+This page compares our measurements with those of the paper: {facts()["source"]}.
 
-Every number comes from a record in `benchmarks/results`. What an attack leaves is robust accuracy in percent; of a
-model and a budget the page gives the strongest measurement. [All tables](tables.md) has the tables behind the
-links, with intervals, commands and hardware. What a robust accuracy says and what it does not:
-[Reading the numbers](interpreting.md).
+Every number of ours comes from a record in `benchmarks/results`. If a model was measured several times with the same
+budget, the page gives the lowest robust accuracy. The links lead to [All tables](tables.md), with intervals, commands
+and hardware. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
 """
 INTRODUCTION = f"""{WRITTEN}# All tables
 
-What was measured with this package, from the records in `benchmarks/results`. What follows from it:
-[Results](results.md). The [list at the end](#all-records) has the command, the commit and the hardware of each record,
-and what it does not know of its origin. What a robust accuracy says and what it does not:
-[Reading the numbers](interpreting.md).
+This page shows all measurements with this package, from the records in `benchmarks/results`; [Results](results.md) sums
+them up. The [list at the end](#all-records) gives the command, the commit and the hardware of each record, and what is
+missing from it. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "train": trainings,
@@ -77,7 +75,7 @@ def models(folders: tuple[Path, ...]) -> Iterator[str]:
         yield "Robust accuracy, %, by attack:\n"
         attacks = dict.fromkeys(str(one) for card in cards for one in card.robust)
         yield markdown(["", *(card.name for card in cards)], [_withstood(cards, attack) for attack in attacks]) + "\n"
-        yield "How it was measured:\n"
+        yield "How these numbers were measured:\n"
         yield listed(told((card.name, card.measured) for card in cards))
 
 
@@ -100,7 +98,7 @@ def sources(results: Path) -> Iterator[str]:
         rows.append([file_of(name), command, (known.commit or "-")[:7], hardware(record), ", ".join(known.missing)])
     if rows:
         yield "## All records\n"
-        yield markdown(["record", "command", "commit", "hardware", "not known"], rows) + "\n"
+        yield markdown(["record", "command", "commit", "hardware", "not recorded"], rows) + "\n"
 
 
 def main() -> int:

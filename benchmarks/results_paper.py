@@ -29,6 +29,15 @@ from sparsepgd.reproduce.show import Grid, grids
 from sparsepgd.tables import markdown
 
 RETIRED = "sPGD from near the clean image"  # a trial of six steps that warned of more than it knew; not made any more
+WORDING = {  # of reasons in older records, as they are written now
+    "so that a share near 50 % is known to 10 points either way": "so a share near 50 % is accurate to +-10 points",
+    "passes for an image, not the settings of the paper": "passes per image, not the paper's settings",
+    "a dash: not finished in the time that there was": "a dash means that the run did not finish within the time limit",
+    "stand in its picture alone": "are shown only in the figure",
+    "a short run prefers larger ones": "short runs need larger ones",
+    "RS 1000 queries; the paper 10,000": "RS 1,000 queries; the paper uses 10,000",
+    "are more than a network learns to withstand": "are too many for a network to learn to withstand",
+}
 TITLE = "The paper's tables and figures"
 DRAWN: dict[str, Callable[[Sequence[Number]], Any]] = {  # by recipe
     "iterations": partial(over, "T=", "iterations"),
@@ -45,8 +54,8 @@ def tables_of_the_paper(results: Path) -> Iterator[str]:
         return
     yield f"## {TITLE}\n"
     yield (
-        "Ours beside the paper's. A line of ours has the name of our model, the line below it that of the paper's in "
-        "whose place it stands. `spgd reproduce` makes these tables one by one ([Reproducing the "
+        "The lines with our results give the name of our model, and the lines below them that of the paper's model "
+        "whose place it takes. `spgd reproduce` computes these tables one by one ([Reproducing the "
         "paper](reproducing.md)).\n"
     )
     yield from _in_short(results)
@@ -71,7 +80,7 @@ def _table(one: Made) -> Iterator[str]:
     outcome = Outcome.recorded(values)
     notes = [values["unit"]] if values["unit"] not in ("", "as said") else []
     if any(number.low is not None for number in outcome.numbers):
-        notes.append("the second line of a model is its 95 % interval")
+        notes.append("the line below a model gives its 95 % interval")
     if notes:
         yield f"{'; '.join(notes).capitalize()}.\n"
     for grid in grids(outcome):
@@ -83,7 +92,13 @@ def _table(one: Made) -> Iterator[str]:
     named = one.places and one.places.keys() <= rows
     own = [reason for reason in values["reasons"] if not (named and reason.startswith("model: "))]
     if reasons := [*own, *([values["note"]] if "note" in values else [])]:
-        yield listed(reasons)
+        yield listed(_worded(reasons))
+
+
+def _worded(reasons: list[str]) -> list[str]:
+    for older, now in WORDING.items():
+        reasons = [reason.replace(older, now) for reason in reasons]
+    return reasons
 
 
 def _by_model(grid: Grid, places: dict[str, str]) -> Grid:
@@ -113,11 +128,11 @@ def _in_short(results: Path) -> Iterator[str]:
             rows.setdefault((section, place), [section, place, *ours, row, *theirs])
     if rows:
         yield (
-            "In short: the lowest accuracy that any attack in any record leaves of our models, beside the paper's "
-            "models under sAA. Clean: 10,000 test images. Each of ours is trained for one budget; the paper's "
-            "l0-trained ones for each k.\n"
+            "The table compares the lowest robust accuracy of our models, under any attack in any record, with the "
+            "paper's models under sAA. Clean accuracy is measured on 10,000 test images. Each of our models is trained "
+            "for one budget. The paper trains its l0-trained models for each k.\n"
         )
-        header = ["budget", "our model", "clean", "the lowest, %", "the paper's", "clean", "under sAA"]
+        header = ["budget", "our model", "clean", "lowest, %", "the paper's model", "clean", "under sAA"]
         yield markdown(header, list(rows.values())) + "\n"
 
 
@@ -134,7 +149,7 @@ def _trained(results: Path) -> Iterator[str]:
     }
     if epochs:
         each = ", ".join(f"{name} {count}" for name, count in epochs.items())
-        yield f"Epochs of training: {each}; the paper's own models 100.\n"
+        yield f"Epochs of training: {each}; the paper's models were trained for 100.\n"
 
 
 def _warned(results: Path) -> Iterator[str]:
@@ -142,7 +157,7 @@ def _warned(results: Path) -> Iterator[str]:
         notice for one in papers(results) for notice in one.record.get("notices", ()) if RETIRED not in notice
     )
     if notices:
-        yield "### What the runs warned of\n"
+        yield "### Warnings of the runs\n"
         yield listed(told((notice.split(": ", 1) for notice in notices), "; "))
 
 

@@ -29,10 +29,11 @@ def trainings(records: Records) -> Iterator[str]:
     """What was trained by recipe, and what withstands Sparse-AutoAttack."""
     yield "## Training\n"
     yield (
-        "Accuracy in percent. Epochs and seconds: of all stages from fresh weights on, and of the last one. sAA: of "
-        "the first test images, in the order of its members, each on what is left. The lowest: of all attacks on this "
-        "model in all records. The recipes were chosen by what they left of these same images, with one seed, so that "
-        "a fresh test would be a little less kind to them.\n"
+        "Accuracy is in percent. Epochs and seconds are given for all stages together, starting from fresh weights, "
+        "and for the last stage. sAA was run on the first test images, each attack on the survivors of those before "
+        "it. *Lowest* is the lowest robust accuracy of the model under any attack in any record. The recipes were "
+        "chosen by their robust accuracy on these same images, with one seed, so it would be slightly lower on fresh "
+        "images.\n"
     )
     rows, notes = [], []
     for name, record in records.items():
@@ -61,15 +62,16 @@ def trainings(records: Records) -> Iterator[str]:
         "clean",
         "under sAA (95 %)",
         "sAA",
-        "the lowest",
+        "lowest",
         "record",
     ]
     yield markdown(titles, rows) + "\n"
     theirs = facts()["follow_up"]
     yield (
-        f"{hardware(next(iter(records.values())))}, spgd-near on a CPU; curves are in the records. Of GTSRB at 32x32 "
-        f"and k = 12, which we have as a sample, the authors' later work reports "
-        f"{theirs['sAA']['gtsrb at 32x32, k=12']['sTRADES']:.1f} for sTRADES under sAA ({theirs['source']}).\n"
+        f"Measured on an {hardware(next(iter(records.values())))}, spgd-near on a CPU; the records hold the training "
+        "curves. Of GTSRB we have only a sample. For 32x32 images and k = 12, the authors' later work reports a "
+        f"robust accuracy of {theirs['sAA']['gtsrb at 32x32, k=12']['sTRADES']:.1f} % for sTRADES under sAA "
+        f"({theirs['source']}).\n"
     )
     if notes:
         yield listed(told(notes))
@@ -80,9 +82,9 @@ def subjects(records: Records) -> Iterator[str]:
     yield "## Subjects\n"
     first = next(iter(records.values()))
     yield (
-        "Small networks in the places of the paper's models, in `weights/subjects`, with which `spgd reproduce` makes "
-        "its tables by default. Accuracy in percent; epochs and seconds of all stages, of "
-        f"{first['trainings at once']} trainings that share an {hardware(first)}.\n"
+        "The small networks in `weights/subjects` take the place of the paper's models: `spgd reproduce` uses them by "
+        "default. Accuracy is in percent. Epochs and seconds are given for all stages together, with "
+        f"{first['trainings at once']} trainings at once on one {hardware(first)}.\n"
     )
     rows = []
     for name, record in records.items():
@@ -104,8 +106,8 @@ def cascades(records: Records) -> Iterator[str]:
     """Sparse-AutoAttack at its full length."""
     yield "## Sparse-AutoAttack\n"
     yield (
-        "Accuracy in percent after each member of the cascade, each on the images that withstood those before it; "
-        "seconds from a cold start.\n"
+        "Robust accuracy in percent after each member of the cascade, which attacks the survivors of those before it. "
+        "The time includes the start of the process.\n"
     )
     rows = []
     for name, record in records.items():
@@ -114,15 +116,15 @@ def cascades(records: Records) -> Iterator[str]:
         images = f"{record['images']:,}, k = {record['k']}"
         seconds = f"{record['seconds']:,.0f}"
         rows.append([record["model"], images, length, left, seconds, hardware(record), file_of(name)])
-    yield markdown(["model", "images", "length", "left", "seconds", "hardware", "record"], rows) + "\n"
+    yield markdown(["model", "images", "length", "robust accuracy", "seconds", "hardware", "record"], rows) + "\n"
 
 
 def speeds(records: Records) -> Iterator[str]:
     """Ours beside the authors' code, in one run."""
-    yield "## Speed beside the official code\n"
+    yield "## Speed compared with the official code\n"
     yield (
-        "Means over the seeds of attacks of equal length in one run, ours after a warm-up, the official code without "
-        "one; left: images still right.\n"
+        "Means over the seeds, with equally many steps or queries in one run. Our code had a warm-up, the official "
+        "code had none. *Left* is the number of images that are still classified correctly.\n"
     )
     rows = [
         [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, hardware(record), file_of(name)]
@@ -139,8 +141,8 @@ def growths(records: Records) -> Iterator[str]:
         how = record.get("note", "without early stop, after a warm-up")
         yield (
             f"sPGD on {record['model']}, {record['steps']} steps, {how}, {record['precision']}"
-            f"{', compiled' if record['compiled'] else ''}; {hardware(record)}. The exponent is 1 where the time is "
-            f"proportional. Record: {file_of(name)}.\n"
+            f"{', compiled' if record['compiled'] else ''}; {hardware(record)}. An exponent of 1 means that the time "
+            f"is proportional to the value. Record: {file_of(name)}.\n"
         )
         rows = []
         for what in dict.fromkeys(row["what"] for row in record["rows"]):
@@ -148,7 +150,7 @@ def growths(records: Records) -> Iterator[str]:
             values, seconds, us = ([row[key] for row in mine] for key in ("value", "seconds", "us"))
             cells = [", ".join(f"{value:,}" for value in values), ", ".join(f"{value:.2f}" for value in seconds)]
             rows.append([what, *cells, ", ".join(f"{value:.1f}" for value in us), _exponent(values, seconds)])
-        yield markdown(["what", "values", "seconds", "us an evaluation", "exponent"], rows) + "\n"
+        yield markdown(["varied", "values", "seconds", "us per evaluation", "exponent"], rows) + "\n"
 
 
 def _exponent(values: list[float], seconds: list[float]) -> str:
@@ -171,7 +173,10 @@ def comparisons(records: Records) -> Iterator[str]:
 def variants(records: Records) -> Iterator[str]:
     """What each choice that the paper leaves open is worth."""
     yield "## Variants of sPGD\n"
-    yield "Images left robust, means over the seeds; fewer: stronger. What they are: [Deviations](deviations.md).\n"
+    yield (
+        "Number of images still classified correctly, as means over the seeds; lower is stronger. "
+        "[Deviations](deviations.md) describes the variants.\n"
+    )
     for name, record in records.items():
         kinds = list(dict.fromkeys(row["gradient"] for row in record["rows"]))
         left = {(row["variant"], row["gradient"]): statistics.mean(row["robust"]) for row in record["rows"]}
@@ -180,8 +185,8 @@ def variants(records: Records) -> Iterator[str]:
             for variant in dict.fromkeys(row["variant"] for row in record["rows"])
         ]
         yield (
-            f"{record['model']}, {record['clean']} of {record['images']:,} images right when clean, k = {record['k']} "
-            f"({record.get('pattern', 'pixel')}), {record['steps']} steps, {len(record['seeds'])} seeds, "
+            f"{record['model']}, {record['clean']} of {record['images']:,} images correct without an attack, k = "
+            f"{record['k']} ({record.get('pattern', 'pixel')}), {record['steps']} steps, {len(record['seeds'])} seeds, "
             f"{hardware(record)}. Record: {file_of(name)}.\n"
         )
         yield markdown(["variant", *kinds], rows) + "\n"

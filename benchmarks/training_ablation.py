@@ -28,6 +28,12 @@ from sparsepgd.training.data import split
 from sparsepgd.training.settings import make_settings
 from sparsepgd.zoo.networks import preact_resnet18
 
+WORDING = {  # of variants in the record, for readers
+    "as it is:": "baseline:",
+    "changes": "perturbations",
+    "2 steps at first, 8 at last": "2 steps in the first epoch, 8 in the last",
+    "half of the batches by sPGD": "half of the batches attacked by sPGD",
+}
 MARKS = "<!-- ablation: written by benchmarks/training_ablation.py page, do not edit -->\n", "<!-- end of ablation -->"
 STEPS = (30, 100, 300)  # of the attack, reported
 COMMON: dict[str, Any] = {
@@ -113,12 +119,18 @@ def run(args: argparse.Namespace) -> None:
         args.out.write_text(json.dumps(record) + "\n")
 
 
+def _worded(variant: str) -> str:
+    for recorded, shown in WORDING.items():
+        variant = variant.replace(recorded, shown)
+    return variant
+
+
 def page(check: bool) -> int:
     """The table of docs/training.md; with `check`, 1 if it is not that of the record."""
     record = load("training-ablation")
     shares = [[row["clean"], *row["robust"].values()] for row in record["runs"]]
     rows = [
-        [row["variant"], *(f"{100 * share:.1f}" for share in each), f"{row['seconds']:.0f}"]
+        [_worded(row["variant"]), *(f"{100 * share:.1f}" for share in each), f"{row['seconds']:.0f}"]
         for row, each in zip(record["runs"], shares, strict=True)
     ]
     steps = [f"{int(steps)} steps" for steps in record["runs"][0]["robust"]]

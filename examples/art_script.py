@@ -1,4 +1,4 @@
-"""A script for the Adversarial Robustness Toolbox; the lines that differ stand below those they replace."""
+"""A script for the Adversarial Robustness Toolbox; each changed line stands below the one it replaces."""
 
 import numpy as np
 from torch import nn

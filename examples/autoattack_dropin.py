@@ -1,4 +1,4 @@
-"""An evaluation script written for AutoAttack; the two lines that differ stand below those they replace."""
+"""An evaluation script written for AutoAttack; the two changed lines stand below those they replace."""
 
 # from autoattack import AutoAttack
 from sparsepgd import AutoAttack

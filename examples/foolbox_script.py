@@ -1,4 +1,4 @@
-"""A foolbox script; the lines that differ stand below those they replace."""
+"""A foolbox script; each changed line stands below the one it replaces."""
 
 import sparsepgd as sp
 from sparsepgd.zoo import bundled_images, load

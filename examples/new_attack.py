@@ -1,4 +1,4 @@
-"""A new attack in one file: at every step the k groups that promise the most, moved along the sign of the gradient."""
+"""A new attack in one file: each step changes the k most promising groups along the sign of the gradient."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,8 +18,8 @@ from sparsepgd.threat import Threat
 
 @dataclass(frozen=True, eq=False)
 class State:
-    delta: Tensor  # (B, C, H, W), the change of all entries
-    v: Tensor  # (B, *grid), the groups that are shown, 0 or 1
+    delta: Tensor  # (B, C, H, W), a perturbation of all entries
+    v: Tensor  # (B, *grid), the chosen groups, 0 or 1
 
 
 @registered()

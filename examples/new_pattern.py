@@ -1,4 +1,4 @@
-"""A new pattern in one file: bands of adjacent rows, for every attack that takes all patterns."""
+"""A new pattern in one file: bands of adjacent rows, for every attack that supports all patterns."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ import sparsepgd as sp
 
 @dataclass(frozen=True)
 class Bands(sp.Pattern):
-    """So many adjacent rows, over the whole width."""
+    """Bands of ``rows`` adjacent rows over the whole width."""
 
     rows: int
     unit: ClassVar[str] = "bands"

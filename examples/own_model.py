@@ -1,9 +1,9 @@
-"""Your own model: a file with a function that makes it, for Python and for the command line.
+"""Your own model: a file with a function that returns it, for Python and for the command line.
 
     spgd evaluate --model examples/own_model.py:digits_model --data digits --k 3 -n 100
 
-What the function returns takes images in [0, 1] and gives logits. A plain module is enough; a `Source` says more: the
-classes, the size of the input and how it is normalised, which is then put around the module.
+The model takes images in [0, 1] and returns logits. A plain module is enough. A `Source` also has the class names, the
+input size and the normalisation, which is then applied before the module.
 """
 
 import torch

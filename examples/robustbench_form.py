@@ -1,12 +1,12 @@
-"""A checkpoint in the form of RobustBench or of the official code, without either of them.
+"""A checkpoint in the format of RobustBench or the official code, without either package.
 
-The robust models themselves come by name, through RobustBench's own loader, which needs AutoAttack
+The robust models themselves are loaded by name, with RobustBench's own loader, which needs AutoAttack
 (pip install 'sparsepgd[robustbench]' git+https://github.com/fra31/auto-attack):
 
     spgd evaluate --model robustbench:Standard --data cifar10 -n 1000
     spgd evaluate --model robustbench:cifar10/L2/Rice2020Overfitting --data cifar10 -n 1000
 
-and files you have already, under the name of their network:
+and files that you already have, by the name of their network:
 
     spgd evaluate --model wide_resnet28_10 --weights Standard.pt --data cifar10
     spgd evaluate --model resnet18 --weights vanilla.pth --normalise cifar10 --data cifar10

@@ -1,4 +1,4 @@
-"""A torchattacks script; the line that differs stands below the one it replaces."""
+"""A torchattacks script; the changed line stands below the one it replaces."""
 
 import torch
 

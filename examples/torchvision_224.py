@@ -1,12 +1,12 @@
 """A 224x224 network of torchvision, with the size and the normalisation that torchvision gives for it.
 
-With a connection the real thing is one line, and the weights are fetched:
+With an internet connection one line is enough, and the weights are downloaded:
 
     source = sp.load_model("torchvision:resnet34")
     spgd evaluate --model torchvision:resnet34 --data folder:DIR -n 100 --choose balanced --k 200 --steps 300
 
-`folder:DIR` holds one sub-folder of pictures a class. Here the weights are random and kept in a file, as those of your
-own training would be, so that the example runs anywhere; with them the number of classes is 10.
+`folder:DIR` has one sub-folder of pictures per class. Here the weights are random and stored in a file, like those of
+your own training, so that the example runs anywhere; the number of classes is then 10.
 """
 
 from pathlib import Path

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from typer.main import get_command
 
+import sparsepgd
 from sparsepgd import zoo
 from sparsepgd.cli import COMMANDS, app
 from sparsepgd.runs.folders import load
@@ -331,7 +332,7 @@ def test_records_go_to_a_folder_named_after_the_command_and_can_be_verified(tmp_
     assert again.stdout.splitlines()[:6] == first.stdout.splitlines()[:6]
     fooled = sum(row.fooled for row in load(folder).rows)
     checked = spgd("verify", str(folder), "--model", "zoo:small-plain", cwd=tmp_path)
-    assert (checked.returncode, checked.stdout) == (0, f"{fooled} of {fooled} reported successes hold\n")
+    assert (checked.returncode, checked.stdout) == (0, f"{fooled} of {fooled} reported successes confirmed\n")
     other = spgd("verify", str(folder), "--model", "zoo:small-strades", cwd=tmp_path)
     assert other.returncode == 2
     assert "model.sha256" in other.stderr
@@ -341,3 +342,7 @@ def test_no_save_writes_nothing(tmp_path: Path) -> None:
     done = spgd("evaluate", "--model", "zoo:small-plain", "-n", "4", "--steps", "2", "--no-save", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    assert spgd("--version", cwd=tmp_path).stdout == f"spgd {sparsepgd.__version__}\n"

@@ -54,7 +54,7 @@ def test_the_data_source_has_a_name_like_the_others() -> None:
         assert (found.x.shape, found.y.tolist(), found.class_names) == (
             (6, 1, 8, 8),
             [0, 1, 0, 1, 0, 1],
-            ("lying", "standing"),
+            ("horizontal", "vertical"),
         )
     with pytest.raises(sp.errors.SourceError, match="no data 'stripes:8'"):
         sp.load_data("stripes:8")

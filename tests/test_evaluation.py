@@ -188,11 +188,11 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
         ({"attack": "magic"}, "attack 'magic'; use one of "),
         ({"attack": 3}, "3 is not an attack; expected one, e.g. SparsePGD"),
         ({"budget": 20}, r"budget=20; expected a Budget, e.g. Budget\(k=20\)"),
-        ({"attack": SPGD, "steps": 5}, "steps=5 beside an attack, which has its own length; set it there"),
-        ({"attack": SPGD, "queries": 5}, "queries=5 beside an attack"),
+        ({"attack": SPGD, "steps": 5}, "steps=5 was given with an attack object, which has its own; set it there"),
+        ({"attack": SPGD, "queries": 5}, "queries=5 was given with an attack object"),
         (
             {"attack": SPGD, "budget": sp.Budget(k=9)},
-            r"budget=Budget\(k=9, .* beside an attack with budget=Budget\(k=8",
+            r"budget=Budget\(k=9, .* was given with an attack that has budget=Budget\(k=8",
         ),
     ],
 )

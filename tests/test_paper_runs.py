@@ -51,7 +51,7 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     (tmp_path / "paper-components-mine.json").write_bytes(driver.dumped(record))
     assert json.loads((tmp_path / "paper-components-mine.json").read_text()) == record
     text = script("results_page", monkeypatch).page(tmp_path, ())
-    assert "a dash: not finished in the time that there was" in text
+    assert "a dash means that the run did not finish within the time limit" in text
     assert "| small-plain, here | - |" in text
     assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
 

@@ -1,4 +1,4 @@
-"""Sparse adversarial attacks: a few pixels, a row, a patch, a sticker, a watermark, and how robust a model is."""
+"""Measure and improve robustness to sparse perturbations: a few pixels, a row, a patch, a sticker, a watermark."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs pydantic, rich and the pages, when it is asked for."""
+    """Imports names that need pydantic or rich on first use."""
     if name in ("Evaluation", "evaluate"):
         from sparsepgd import evaluation
 

@@ -6,13 +6,14 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 import sparsepgd
 from sparsepgd.commands.attack import attack
 from sparsepgd.commands.bench import measure
-from sparsepgd.commands.common import err
+from sparsepgd.commands.common import err, out
 from sparsepgd.commands.compare import compare
 from sparsepgd.commands.detect import detect
 from sparsepgd.commands.evaluate import evaluate, verify
@@ -39,7 +40,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {  # wit
         "Train a robust model.",
         ("train", "train --method anneal-trades --data cifar10 --model preact_resnet18 --out runs/robust"),
     ),
-    "detect": (detect, "Attack an object detector.", ("detect COCO --model yolov8n.pt --attack spgd,rs",)),
+    "detect": (
+        detect,
+        "Attack an object detector.",
+        ("detect COCO --model yolov8n.pt --attack spgd-unprojected,sparse-rs",),
+    ),
     "report": (report, "Write runs as an HTML page.", ("report runs/A runs/B --figures figures",)),
     "reproduce": (reproduce, "Reproduce a table or figure of the paper.", ("reproduce unstructured --scale small",)),
     "leaderboard": (leaderboard, "Rank models by robust accuracy.", ("leaderboard --add runs/NAME",)),
@@ -56,6 +61,21 @@ app = typer.Typer(
 for name, (function, summary, examples) in COMMANDS.items():
     lines = ("Examples:", *(f"spgd {example}" for example in examples), DEBUG)
     app.command(name, short_help=summary, epilog="\n\n".join(lines))(function)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"spgd {sparsepgd.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options without a command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Every error and warning of the package. Each message says what came, what was expected, what to do.
+"""Every error and warning of the package. Each message says what was given, what was expected and what to do.
 
 SparsePGDError
 ├── InputError (ValueError)         the images or labels
@@ -6,7 +6,7 @@ SparsePGDError
 │   ├── ShapeError                  images are not (B, C, H, W), labels are not (B,)
 │   ├── RangeError                  values outside [0, 1], or off the 8-bit grid with quantize=True
 │   ├── NonFiniteError              NaN or infinity in the images
-│   └── LabelError                  a label that is no class of the model
+│   └── LabelError                  a label that is not a class of the model
 ├── BudgetError (ValueError)        the budget does not fit: k, eps
 │   ├── PatternError                the pattern does not fit the image
 │   ├── KernelError                 a kernel that is not 0/1, or is empty
@@ -18,14 +18,14 @@ SparsePGDError
 │   └── NoGradientError             a gradient attack on a model without gradients
 ├── UnsupportedError (ValueError)   an attack cannot do this goal or pattern, an option is unknown
 │   ├── FolderError                 a folder holds another run, or another process works in it
-│   ├── MissingPackageError         (ImportError) what was asked for comes with an extra that is not installed
+│   ├── MissingPackageError         (ImportError) it needs an extra that is not installed
 │   └── UnusableDeviceError         a device that is not there, or that torch cannot use
 └── SourceError (ValueError)        a model, data set or image that cannot be found or read
 
 SparsePGDWarning (UserWarning)
 ├── EngineWarning                   compiled code or CUDA graphs do not work with this model
 ├── ProbabilitiesWarning            the outputs look like probabilities, not logits
-├── TrainingWarning                 a training run was taken back after NaN, or overfits catastrophically
+├── TrainingWarning                 an epoch is repeated after NaN, or training overfits catastrophically
 └── VerificationWarning             an attack returned something that the verifier rejects
 """
 

@@ -68,7 +68,7 @@ class Evaluation:
 
     @property
     def written(self) -> Record:
-        """As the folder holds it: without the notice of how it was read."""
+        """The record as stored in the folder, without the notice that it was only read."""
         kept = tuple(notice for notice in self.warnings if notice.code != "only-read")
         return self.record.model_copy(update={"warnings": kept})
 
@@ -80,7 +80,7 @@ class Evaluation:
         return result_of(self.record.rows, decoded(stored.to(self.x.device), self.x))
 
     def report(self, file: str | Path | None = None) -> Path:
-        """The page of the run; `file`: report.html in its folder, or in the current one if it has none."""
+        """Write the HTML page of the run. `file`: default report.html in its folder, or here if the run has none."""
         file = Path(file) if file is not None else (self.folder or Path()) / PAGE
         if self.folder is None:
             return write_page([entry_of(self.record, self.x.cpu(), self.result.x_adv.cpu())], file)
@@ -133,8 +133,8 @@ def evaluate(
 ) -> Evaluation:
     """Clean and robust accuracy with intervals and warnings: `spgd evaluate` for one model, in Python.
 
-    `budget`: 20 pixels if left out. `attack`: a name as on the command line, with `steps` (100) of its gradient attacks
-    and `queries` (200) of its black boxes; or an attack, which has its own budget and length.
+    `budget`: default 20 pixels. `attack`: a name as on the command line, with `steps` (default 100) for gradient
+    attacks and `queries` (default 200) for black-box attacks; or an attack object, with its own budget and length.
     `out`: a folder for the record and the adversarial images, written every `chunk` images: the same call resumes a
     run that was stopped, and reads one that is finished. `names`: {"model": ..., "data": ...} for the record; a model
     that is just a function can only be resumed under a name. `class_names`, `command`: for readers of the record.
@@ -164,8 +164,8 @@ def _attacker(attack: str | Attacker, budget: Budget | None, steps: int | None, 
         return options.attack(attack, budget or Budget(k=20), steps, queries=queries)
     for name, value in (("steps", steps), ("queries", queries)):
         if value is not None:
-            raise UnsupportedError(f"{name}={value} beside an attack, which has its own length; set it there")
+            raise UnsupportedError(f"{name}={value} was given with an attack object, which has its own; set it there")
     own = getattr(attack, "budget", None)
     if budget is not None and identity.plain(budget) != identity.plain(own):
-        raise UnsupportedError(f"budget={budget} beside an attack with budget={own}; leave one of them out")
+        raise UnsupportedError(f"budget={budget} was given with an attack that has budget={own}; omit one of them")
     return attack

@@ -101,7 +101,7 @@ def preset(name: str, budget: Budget, which: str) -> Attacker:
 
 
 def at_cost(name: str, budget: Budget, passes: int) -> Attacker:
-    """An attack that has about so many passes of the model for an image, forwards and backwards together."""
+    """An attack with about `passes` passes per image, forward and backward passes together."""
     if outside.is_outside(name) and not outside.takes_steps(name):
         raise UnsupportedError(f"{name} has no number of steps, so its cost cannot be set; omit it")
     known = None if outside.is_outside(name) else entry(name)
@@ -139,7 +139,7 @@ def named(names: str) -> list[str]:
 
 
 def engine(precision: str | None, compiled: bool | None) -> Engine | None:
-    """How the model is to be run; None if nothing is asked for."""
+    """How to run the model; None for the default."""
     if precision is None and compiled is None:
         return None
     return Engine(precision, compiled)  # type: ignore[arg-type]  # it refuses what it does not know

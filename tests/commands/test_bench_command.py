@@ -32,7 +32,7 @@ def test_bench_prints_tables_and_writes_record_and_plot(
     assert "next: " not in printed
     for quiet in (False, True):
         measure(model="zoo:small-plain", n=2, k=20, steps=2, device="cpu", quiet=quiet)
-        said = "next: keep these figures and plot them: --out speed.json"
+        said = "next: save these numbers and plot them: --out speed.json"
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (not quiet)
 
 

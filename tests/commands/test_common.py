@@ -58,7 +58,7 @@ def next_lines(said: str) -> list[str]:
     ("words", "expected"),
     [
         (("evaluate", "--out", "run"), ["spgd verify run --model zoo:small-plain", "--steps 1000 --queries 5000"]),
-        (("evaluate", "--no-save", "--steps", 1000, "--queries", 5000), ["leave out --no-save"]),
+        (("evaluate", "--no-save", "--steps", 1000, "--queries", 5000), ["omit --no-save"]),
         (("compare", "--equal-cost", 20), ["spgd evaluate --model zoo:small-plain --data bundled --attack anneal "]),
     ],
 )
@@ -75,7 +75,7 @@ def test_the_last_lines_say_what_to_do_next(
     for silent in ("--quiet", "--json"):
         assert next_lines(spgd(*words, silent)) == []
     if "run" in words:
-        assert "reported successes hold" in spgd(*shlex.split(found[0].split(": spgd ")[1]))
+        assert "reported successes confirmed" in spgd(*shlex.split(found[0].split(": spgd ")[1]))
 
 
 def test_after_an_attack_that_worked_the_next_command_measures_how_often(

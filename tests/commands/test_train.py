@@ -71,7 +71,7 @@ def test_a_recipe_is_followed_and_the_command_line_overrides_it(place: Path, spg
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no terminal, no progress bar
     assert done.stdout.splitlines()[-2] == "weights and record in o"
-    assert done.stdout.splitlines()[-1].startswith("next: evaluate it: spgd evaluate --model ")
+    assert done.stdout.splitlines()[-1].startswith("next: evaluate the model: spgd evaluate --model ")
     wanted = records.load(place / "o").configuration["settings"]
     assert (wanted["method"], wanted["epochs"], wanted["steps"], wanted["batch"]) == ("sat", 2, 2, 16)
     assert (wanted["lam"], wanted["gradient"]) == (4, "alternating")
@@ -91,7 +91,7 @@ def test_a_network_of_the_zoo_becomes_a_model_for_the_other_commands(place: Path
     assert card.measured.startswith("float32; clean: 12 test images")  # a fifth, which was not trained on
     assert records.load(place / "o").configuration["data"]["images"] == 48
     assert card.command.startswith("spgd train --method plain --model digits_resnet --data npz:q.npz --k 2")
-    use = next(line for line in done.stdout.splitlines() if line.startswith("next: evaluate it")).split("spgd ")[1]
+    use = next(line for line in done.stdout.splitlines() if line.startswith("next: evaluate")).split("spgd ")[1]
     used = spgd(*shlex.split(use), "--steps", "3", "--no-save")
     assert used.returncode == 0, used.stderr
     assert "12 images of npz:o/test.npz" in " ".join(used.stdout.split())
@@ -107,9 +107,9 @@ def test_the_line_to_use_it_has_the_whole_budget_and_images_that_were_not_traine
     words = ("--data", "npz:q.npz", "--model", "digits_resnet", "--method", "plain", "--epochs", "1", "--out", folder)
     done = spgd("train", *words, "--k", "1", "--pattern", "patch:2", "--eps", "8/255", "--batch", "16")
     assert done.returncode == 0, done.stderr
-    use = next(line for line in done.stdout.splitlines() if line.startswith("next: evaluate it"))
+    use = next(line for line in done.stdout.splitlines() if line.startswith("next: evaluate the model"))
     budget = ["--k", "1", "--pattern", "patch:2", "--eps", "8/255"]
-    assert shlex.split(use)[3:] == ["spgd", "evaluate", "--model", f"trained:{folder}", "--data",
+    assert shlex.split(use)[4:] == ["spgd", "evaluate", "--model", f"trained:{folder}", "--data",
                                     f"npz:{folder}/test.npz", *budget]  # fmt: skip
     x, y = load_data("npz:q.npz")
     kept = load_data(f"npz:{place / folder / 'test.npz'}")
@@ -128,8 +128,8 @@ def test_other_networks_are_tested_too_and_the_line_to_use_them_names_their_weig
     done = spgd("train", *words)
     assert done.returncode == 0, done.stderr
     tested, _, _, use = done.stdout.splitlines()[-4:]
-    assert shlex.split(use)[3:8] == ["spgd", "evaluate", "--model", network, "--weights"]
-    used = spgd(*shlex.split(use)[4:], "--steps", "2", "--no-save")
+    assert shlex.split(use)[4:9] == ["spgd", "evaluate", "--model", network, "--weights"]
+    used = spgd(*shlex.split(use)[5:], "--steps", "2", "--no-save")
     assert used.returncode == 0, used.stderr
     row = next(line.split("│") for line in used.stdout.splitlines() if line.startswith("│"))
     assert row[2].strip() == tested.split("clean ")[1].split(",")[0]

@@ -300,15 +300,16 @@ def test_page_and_figures_follow_the_theme_and_the_button_changes_it(opened: Any
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.parametrize("width", [320, 375])
 @pytest.mark.parametrize("name", ["one", "several"])
-def test_a_narrow_window_needs_no_sideways_scrolling(opened: Any, browser: Any, name: str) -> None:
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+def test_a_narrow_window_needs_no_sideways_scrolling(opened: Any, browser: Any, name: str, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         opened(name)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         enlarge_first(browser)
-        assert one(browser, "dialog").size["width"] <= 390
+        assert one(browser, "dialog").size["width"] <= width
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -109,7 +109,9 @@ def test_runs_that_attack_the_same_are_counted_together(tmp_path: Path) -> None:
     entries = collect(folders)
     pairs = zip(*(entry.record.rows for entry in entries), strict=True)
     left = sum(all(row.clean_correct and not row.fooled for row in pair) for pair in pairs)
-    assert re.search(rf"<b>A \+ B</b> together leave <b>{100 * left / COUNT:.1f} %</b>", render(entries))
+    assert re.search(
+        rf"<b>A \+ B</b> together, the robust accuracy of .* is <b>{100 * left / COUNT:.1f} %</b>", render(entries)
+    )
 
 
 class LinearTen(nn.Module):

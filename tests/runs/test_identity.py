@@ -13,7 +13,7 @@ from torch import Tensor
 
 import sparsepgd as sp
 from sparsepgd.distributed import Workers
-from sparsepgd.errors import SparsePGDError, UnsupportedError
+from sparsepgd.errors import ModelError, SparsePGDError, UnsupportedError
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.folders import Folder
 from support.models import SmallConvNet
@@ -190,3 +190,10 @@ def test_a_setting_that_is_off_where_it_exists_makes_no_other_run() -> None:
     assert identity.differences({**now, "attack": {**now["attack"], "version": "standard"}}, now) == [
         "attack.version was standard, is paper"
     ]
+
+
+def test_a_model_whose_layers_have_no_shape_yet_is_refused() -> None:
+    x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.long)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
+    with pytest.raises(ModelError, match=r"1\.weight of the model has no shape yet; call the model once"):
+        sp.evaluate(model, x, y, sp.Budget(k=1), steps=2, queries=2)

@@ -22,7 +22,7 @@ def test_unreadable_data_is_refused(tmp_path: Path) -> None:
     for name in ("imagenet", "npz", "folder:", "hf"):
         with pytest.raises(SourceError, match=f"no data '{name}'; use bundled, digits, cifar10.*folder:DIR"):
             load_data(name)
-    with pytest.raises(SourceError, match="cannot be read as npz"):
+    with pytest.raises(SourceError, match=r"no file 'nowhere\.npz'; give an npz file with arrays x and y"):
         load_data("npz:nowhere.npz")
     (tmp_path / "bad.npz").write_text("no zip")
     with pytest.raises(SourceError, match="cannot be read as npz"):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class Linear(nn.Module):
@@ -105,6 +106,20 @@ class NoLook(TorchDispatchMode):
         if name in ("index", "index_put", "index_put_"):
             assert all(one is None or one.dtype != torch.bool for one in args[1])
         return func(*args, **(kwargs or {}))
+
+
+class Moved(TorchDispatchMode):
+    """Counts the bytes that operations read and write; views move none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.bytes += sum(one.nbytes for one in tree_leaves((args, kwargs, result)) if isinstance(one, Tensor))
+        return result
 
 
 def images(count: int, channels: int = 3, size: int = 12, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:

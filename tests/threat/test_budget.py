@@ -15,6 +15,7 @@ from torch import Tensor
 
 import sparsepgd as sp
 from sparsepgd.errors import AllowedError, BudgetError, KernelError, PatternError
+from sparsepgd.threat import Threat
 from support.models import SmallConvNet
 
 PATTERNS = [
@@ -89,6 +90,17 @@ def test_a_letter_on_a_photograph_is_spread_exactly_and_lines_and_frames_keep_to
     assert torch.equal(letter.expand(v)[0, 0], expected.clamp(max=1))
     for pattern in (sp.Pixels(), sp.Rows(), sp.Columns(), sp.Frame(9), sp.Patches(5)):
         assert sp.Budget(k=1, pattern=pattern).resolve((3, 224, 224)).spectrum is None
+
+
+def test_a_mask_of_large_shapes_takes_one_product_of_spectra(monkeypatch: pytest.MonkeyPatch) -> None:
+    threat = sp.Budget(k=2, pattern=sp.Patches(12)).resolve((3, 40, 40))
+    products, spread = [], Threat._spread
+    monkeypatch.setattr(Threat, "_spread", lambda self, v: products.append(1) or spread(self, v))
+    score = torch.rand(1, *threat.grid, generator=torch.Generator().manual_seed(0))
+    threat.expand(threat.top_k(score, None))
+    assert len(products) == 1
+    threat.expand(score)
+    assert len(products) == 3
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=repr)

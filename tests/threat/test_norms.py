@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -14,9 +15,10 @@ from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
 from sparsepgd.errors import BudgetError, PatternError, ShapeError
+from sparsepgd.threat import norms
 from sparsepgd.threat.groups import Groups
 from sparsepgd.threat.norms import group_l0, surrogate_group_l0
-from sparsepgd.threat.patterns import Columns, Features, Patches, Pattern, Pixels, Rows, Shape
+from sparsepgd.threat.patterns import Columns, Features, Frame, Patches, Pattern, Pixels, Rows, Shape
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)
 HOLED = Shape([[0, 1], [1, 0]])  # cannot reach two of the corners
@@ -108,8 +110,13 @@ def test_a_trap_for_the_greedy_cover_is_solved() -> None:
     assert group_l0(torch.ones(1, 1, 1, 6), trap).tolist() == [2]
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("k", "side", "r", "spread"), [(25, 16, 3, 12), (40, 24, 4, 18), (12, 40, 10, 25)])
-def test_crowded_patches_agree_with_one_plain_program(k: int, side: int, r: int, spread: int) -> None:
+def test_crowded_patches_agree_with_one_plain_program(
+    k: int, side: int, r: int, spread: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`whole`: the program is given all pixels at once, or more and more of them."""
+    monkeypatch.setattr(norms, "WHOLE", norms.WHOLE if whole else 0)
     for seed in range(5):
         changed = patches(k, side, r, spread, seed)
         pixels = [tuple(pixel) for pixel in np.argwhere(changed).tolist()]
@@ -118,6 +125,25 @@ def test_crowded_patches_agree_with_one_plain_program(k: int, side: int, r: int,
         plain = milp(np.ones(len(groups)), constraints=LinearConstraint(A, lb=1), integrality=1)
         delta = torch.from_numpy(changed)[None, None].float()
         assert group_l0(delta, Patches(r)).tolist() == [round(plain.fun)]
+
+
+def test_large_shapes_on_a_photograph_are_counted_without_a_table_of_all_groups_and_pixels() -> None:
+    places = {
+        Shape.letter("A", 60): [(0, 0), (20, 30), (164, 100)],
+        Patches(60): [(10, 10), (40, 50), (90, 75)],
+        Frame(5): [(0, 0)],
+    }
+    for pattern, corners in places.items():
+        kernel = pattern.kernel(224, 224)
+        delta = torch.zeros(1, 1, 224, 224)
+        for i, j in corners:
+            delta[0, 0, i : i + len(kernel), j : j + kernel.shape[1]] += kernel
+        tracemalloc.start()
+        counted = group_l0(delta, pattern).tolist()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert counted == [len(corners)]
+        assert peak < 64 * delta.numel() * 4  # the table would have thousands of entries for each pixel
 
 
 def test_paper_example_1x5_image_with_1x3_groups() -> None:

@@ -1,4 +1,4 @@
-"""Our attacks as ART attacks: x_adv = attack.generate(x=x, y=y, mask=mask), all of it numpy."""
+"""Our attacks as ART attacks: x_adv = attack.generate(x=x, y=y, mask=mask), with numpy arrays."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Array = Any  # of numpy; ART states no types of entries
 class ARTAttack(EvasionAttack):
     """``ARTAttack(classifier, SparsePGD(Budget(k=20)))``. The images may have any clip values of the classifier.
 
-    Of a `PyTorchClassifier` the gradients are used; every other classifier is a black box, for `SparseRS`. As with
-    ART's own attacks, y are class numbers or one-hot, true labels or, with `targeted`, targets; left out, they are
-    what the classifier says. `mask`: 0 where nothing may change.
+    Gradients are available for a `PyTorchClassifier`; for every other classifier use a black-box attack such as
+    `SparseRS`. As with ART's own attacks, y holds class numbers or one-hot rows, true labels or, with `targeted`,
+    targets; default: the predictions of the classifier. `mask`: 0 where nothing may change.
     """
 
     attack_params: ClassVar[list[str]] = [*EvasionAttack.attack_params, "attack", "seed", "targeted", "batch_size"]
@@ -80,7 +80,7 @@ class ARTAttack(EvasionAttack):
         return np.asarray(y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)).astype(np.int64)
 
     def _torch(self, x: Array) -> Tensor:
-        """(B, C, H, W); floating point becomes float32, in which ART asks its models."""
+        """(B, C, H, W); floating point becomes float32, which ART passes to its models."""
         x = x if getattr(self.estimator, "channels_first", True) else x.transpose(0, 3, 1, 2)
         return torch.from_numpy(np.ascontiguousarray(x if x.dtype == bool else x.astype(np.float32)))
 

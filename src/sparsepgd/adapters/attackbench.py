@@ -1,4 +1,4 @@
-"""Our attacks as functions, the shape of adv-lib and AttackBench: attack(model, inputs, labels, ...) -> x_adv."""
+"""Our attacks as functions, the interface of adv-lib and AttackBench: attack(model, inputs, labels, ...) -> x_adv."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sparsepgd.threat import Budget, Pattern, Pixels
 class Function:
     """``Function(SparseRS(budget))(model, inputs, labels)`` -> x_adv, verified to be within the budget.
 
-    ``smallest``: for each image the fewest groups that are found to do, up to the k of the budget, as a benchmark of
-    smallest perturbations asks for; images that are never fooled come back clean.
+    ``smallest``: find the fewest groups for each image, up to the k of the budget, for benchmarks of minimum-norm
+    attacks; images that are never fooled are returned clean.
     """
 
     attack: Attacker
@@ -32,7 +32,7 @@ class Function:
     def __call__(
         self, model: Model, inputs: Tensor, labels: Tensor, targets: Tensor | int | None = None, targeted: bool = False
     ) -> Tensor:
-        """With `targeted` and no `targets`, the labels are the targets: adv-lib's way of saying it."""
+        """With `targeted` and no `targets`, the labels are the targets, as in adv-lib."""
         if not targeted and targets is not None:
             raise UnsupportedError("targets were given without targeted=True; pass targeted=True, or omit the targets")
         if self.smallest and targeted:

@@ -25,7 +25,7 @@ with needs("the adapter for foolbox"):
 class FoolboxAttack(FixedEpsilonAttack):
     """``FoolboxAttack(SparsePGD(Budget(k=20)))``. The epsilons are values of k; None is the k of the budget.
 
-    foolbox itself asks its model whether what comes back is adversarial; the model may have any bounds.
+    foolbox checks with its own model whether the result is adversarial; the model may have any bounds.
     """
 
     def __init__(self, attack: Attacker, seed: int = 0) -> None:
@@ -80,7 +80,7 @@ class GroupDistance(Distance):
         return restore_type(ep.astensor(self._count(x.raw, x_adv.raw)))
 
     def clip_perturbation(self, references: Any, perturbed: Any, epsilon: float) -> Any:
-        """Our attacks are within; what is not comes back clean."""
+        """Images with more changes than `epsilon` are returned clean; our attacks make none."""
         (x, x_adv), restore_type = ep.astensors_(references, perturbed)
         within = self._count(x.raw, x_adv.raw) <= epsilon
         return restore_type(ep.astensor(x_adv.raw.where(within[:, None, None, None], x.raw)))

@@ -1,4 +1,4 @@
-"""Loader in, loader out, the shape of secml-torch: attack(model, loader) -> a loader of adversarial images."""
+"""Loader in, loader out, the interface of secml-torch: attack(model, loader) -> a loader of adversarial images."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Batches = Iterable[tuple[Tensor, Tensor]]  # a DataLoader of (images, labels), o
 class OnLoader:
     """``OnLoader(SparsePGD(budget))(model, loader)`` -> a DataLoader of (x_adv, y), in the order of the images.
 
-    The random numbers of an image are those of its place in the data set, so that the size of the loader's batches
-    does not matter. ``options`` go to the attack: batch_size, logits, ...
+    The random numbers of an image depend on its position in the data set, not on the batch size of the loader.
+    ``options`` are passed to the attack: batch_size, logits, ...
     """
 
     attack: Attacker
@@ -36,7 +36,7 @@ class OnLoader:
         return DataLoader(TensorDataset(torch.cat(x_adv), torch.cat(y)), batch_size=size)
 
     def results(self, model: Any, loader: Batches) -> Iterator[tuple[Result, Tensor]]:
-        """The verified result of each batch, with its labels, as soon as it is there."""
+        """The verified result of each batch, with its labels, as soon as it is finished."""
         seen, scores = 0, getattr(model, "decision_function", None)
         if scores is not None:  # secml-torch hides a module and its preprocessing behind a classifier with scores
             model = View(scores, getattr(model, "model", None))

@@ -1,4 +1,4 @@
-"""Attacks of other packages as attacks of ours: asked by name, counted, projected to the budget, verified."""
+"""Attacks of other packages with our interface: found by name, counted, projected to the budget, verified."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_outside(name: str) -> bool:
 
 
 def takes_steps(name: str) -> bool:
-    """Whether an attack, by its name, can be told how long to search."""
+    """Whether the attack of this name has a number of steps."""
     return _steps_word(_found(name)) is not None
 
 
@@ -57,10 +57,10 @@ class Outside(Standalone):
     """``Outside(budget, "foolbox:L0FMNAttack")``, torchattacks:NAME, art:NAME, adv-lib:NAME, or a function
     (model, x, y) -> x_adv.
 
-    ``settings`` go to it as they are. What it returns is clamped to the range and eps, all but the k pixels or
-    features that changed most are taken back, and the rest is verified as for every attack. Its questions to the
-    model are counted outside of it; it works on whole batches, so an image's count is the mean of its batch, and
-    what it finds may depend on the batch. Its random numbers come from the seed and the first image of the batch.
+    ``settings`` are passed on unchanged. The result is clamped to the range and eps, all but the k largest changes
+    are undone, and what remains is verified as for every attack. Passes are counted by a wrapper around the model;
+    the attack works on whole batches, so the count of an image is the mean over its batch, and the result may depend
+    on the batch. Its random numbers depend on the seed and the first image of the batch.
     """
 
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
@@ -99,7 +99,7 @@ class Outside(Standalone):
         return self._within(threat, images, found.detach().to(images.x))
 
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """What they return, as it comes."""
+        """The result of the attack, unchanged."""
         try:
             if not isinstance(self.theirs, str):
                 return self.theirs(model, x, y)
@@ -115,7 +115,7 @@ class Outside(Standalone):
             ) from error
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
-        """Ours first: the budget and the length where it can be told, and no progress bars; then the caller's."""
+        """Our settings first (budget, length if there is one, no progress bars), then the caller's."""
         values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
         told, k = TOLD.get(self.name), self.budget.k
         known = told(k, k * values / x[0].numel()) if told else {}
@@ -138,7 +138,7 @@ class Outside(Standalone):
 
 
 class Counted(nn.Module):
-    """The model as they get it: a module of its own, so that none of them can change the real one, with counters."""
+    """A wrapper that counts passes and protects the real model from changes by other packages."""
 
     def __init__(self, oracle: Oracle, x: Tensor) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Counted(nn.Module):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Their generators are the global ones: seeded here, and given back. (torch's are, by whoever lent the model.)"""
+    """Other packages use global generators: seeded here and restored. (Those of torch are restored with the model.)"""
     plain, array = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

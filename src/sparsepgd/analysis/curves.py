@@ -30,9 +30,9 @@ SHORTEST = 10  # the paper's histograms count all that took fewer steps as this 
 def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
     """(steps, robust accuracy after that many), exact: one point wherever it changes, and both ends.
 
-    What an attack with early stopping would have reached with fewer steps, since a shorter run is the
+    This is what the attack would have reached with fewer steps and early stopping, since a shorter run is the
     beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
-    queries: constant_schedule=True or rescale=False). Of an ensemble: over the steps of all members together.
+    queries: constant_schedule=True or rescale=False). For an ensemble, the steps of all members are added up.
     """
     return _accuracy_over(result, "steps")
 

@@ -97,7 +97,7 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
 
 
 def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS:
-    """The attack with as many passes of the model as SparseAnneal has in so many steps, at the pace of a short run."""
+    """The attack with as many passes as SparseAnneal has in `steps` steps, at the pace of a short run."""
     if isinstance(member, SparseRS):
         return replace(member, queries=2 * steps)
     # the random start of sPGD is tried too

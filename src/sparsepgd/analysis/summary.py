@@ -1,4 +1,4 @@
-"""A run, or an attack beside others, in a few numbers, with the interval that the number of images leaves."""
+"""A run, or an attack among others, in a few numbers with confidence intervals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def describe_budget(written: object) -> str:
 
 
 class Row(Protocol):
-    """What a record holds of an image, as far as it is read here."""
+    """The fields of a record's row that are used here."""
 
     @property
     def clean_correct(self) -> bool: ...

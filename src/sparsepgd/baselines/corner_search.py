@@ -49,7 +49,7 @@ class CornerSearch(Standalone):
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
-        """The search cut down to so many queries, of ten classes: half for single pixels, half for unions."""
+        """Shortened to this many queries with ten classes: half for single pixels, half for unions."""
         half, levels = max(queries // 2, 1), max(1, min(budget.k - 1, queries // 80))
         return cls(budget, samples=max(half // (10 * levels), 1), candidates=half, levels=levels, **settings)
 

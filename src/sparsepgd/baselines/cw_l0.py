@@ -73,7 +73,7 @@ class CWL0(Standalone):
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
-        """How long it takes is not known before: as short as it makes sense."""
+        """The cost is not known in advance, so the shortest sensible settings are used."""
         return cls.quick(budget)
 
     @classmethod

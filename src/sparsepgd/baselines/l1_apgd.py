@@ -44,7 +44,7 @@ class L1APGD(Repeated, Relaxed[State]):
     groups with the largest squares, which costs one more forward pass per step.
 
     The default ``radius`` is an eighth of what k groups can hold (k * eps for features, times the channels for pixels):
-    of 4 to 60 for k = 20 pixels, about 8 did well on a plain and on a robust model.
+    of the values from 4 to 60 for k = 20 pixels, about 8 was good on a plain and on a robust model.
     With k as large as the image this is the l1 attack. The defaults are those of AutoAttack for l1: untargeted and
     towards 9 classes, 100 steps each; all use the loss of the attack (cross-entropy), not DLR.
     """

@@ -56,11 +56,11 @@ class Placed:
 class LOAP(Repeated, Standalone):
     """White box, for patches and every other pattern whose groups can be moved.
 
-    A step: one gradient; the colours move by ``alpha`` (in units of eps) along its sign; then one group, each in its
-    turn, is shifted by ``stride`` in the four directions ("full"), in one at random, or not at all, its colours with
-    it. The best shift is kept if its loss is larger than that before the step. Full: 5 forwards, 1 backward per step.
-    Every evaluated point is within the budget, so trials of positions may succeed too.
-    The defaults are the authors' for evaluation: 30 restarts of 100 steps. Theirs for training: steps=25, alpha=0.1.
+    Each step moves the colours by ``alpha`` (in units of eps) along the sign of the gradient. Then one group, in turn,
+    is shifted with its colours by ``stride``: in all four directions ("full"), in a random one, or not at all. The best
+    shift is kept if its loss is larger than before the step. With "full" a step costs 5 forwards and 1 backward.
+    Every evaluated point is within the budget, so trial positions may succeed too.
+    The defaults are the authors' for evaluation: 30 restarts of 100 steps. For training they use steps=25, alpha=0.1.
     """
 
     name: ClassVar[str] = "loap"

@@ -46,7 +46,7 @@ class OnePixel(Standalone):
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
-        """As many generations as so many queries allow; the population shrinks if that would be fewer than ten."""
+        """As many generations as this many queries allow; the population shrinks if that would be fewer than ten."""
         population = max(4, min(400, queries // 11))
         return cls(budget, population, max(queries // population - 1, 1), **settings)
 

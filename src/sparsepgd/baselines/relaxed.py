@@ -53,7 +53,7 @@ class Relaxed(Standalone, Generic[S]):
         """The state after the gradient at the point."""
 
     def promising(self, seen: Evaluation) -> Tensor:
-        """(B,) bool: points whose projection is worth a question."""
+        """(B,) bool: points whose projection is worth a forward pass."""
         return torch.ones_like(seen.fooled)
 
     def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:

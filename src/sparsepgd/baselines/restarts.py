@@ -1,4 +1,4 @@
-"""Several attempts of one attack: other random numbers, and the way to other classes; each on the survivors."""
+"""Several attempts of one attack, with other random numbers and towards other classes, each on the survivors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sparsepgd.threat import Budget
 
 @dataclass(frozen=True, eq=False)
 class Repeated(Attack):
-    """A mixin: ``restarts`` times untargeted, then led towards each of the ``targets`` likeliest wrong classes.
+    """A mixin: ``restarts`` untargeted attempts, then one towards each of the ``targets`` most likely wrong classes.
 
-    Every wrong answer counts, whatever the lead. With a goal of the caller's there are restarts alone. A class
+    Every wrong prediction counts. If the caller sets a goal, there are only restarts. A class
     names this one before the base that does the search: ``class PGD0(Repeated, Stepwise[State])``.
     """
 

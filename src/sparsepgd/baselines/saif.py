@@ -43,12 +43,12 @@ class State:
 class SAIF(Repeated, Relaxed[State]):
     """White box. Two algorithms have this name; ``form`` chooses one.
 
-    "published": from the gradient at the clean image. The mask is real-valued, at most k in sum; a step of
-    1 / (2^r sqrt(t + 1)) is taken if the loss does not fall, else r grows. Every trial is one step of the search and
-    has a gradient, used if it is accepted. Gradient: at the real-valued mask. Verdict: on its k largest entries,
-    with one forward pass more.
-    "binary": from a random start. The mask is rounded to its k largest entries after every step 1 / sqrt(t + 1), so
-    gradient and verdict are of one point; a rounded mask cannot change once the step is below one half (t > 3).
+    "published" starts from the gradient at the clean image. The mask is real-valued, with a sum of at most k. A step of
+    1 / (2^r sqrt(t + 1)) is accepted if the loss does not fall; otherwise r grows. Every trial is one step of the
+    search. The gradient is taken at the real-valued mask; success is judged on its k largest entries, which costs one
+    more forward pass.
+    "binary" starts at random. The mask is rounded to its k largest entries after every step of 1 / sqrt(t + 1), so
+    gradient and success refer to the same point; a rounded mask cannot change once the step is below 1/2 (t > 3).
     The defaults are those of the sPGD paper: untargeted and towards 9 classes, 300 steps each.
     """
 

@@ -35,9 +35,9 @@ class State:
 class SigmaZero(Relaxed[State]):
     """White box, minimum norm. The pattern says what is counted: Features(), as in the paper, or pixels.
 
-    The point is as sparse as the threshold makes it. Where it is adversarial, within k groups or not, its k largest
-    groups are the candidate: the point itself if it has no more, otherwise one more forward pass decides. By default
-    an image ends at its first success within k. With early_stop=False it uses all steps, and the fewest groups count
+    The threshold decides how sparse a point is. If it is adversarial, its k largest groups are the candidate: the
+    point itself if it has no more, otherwise one more forward pass decides. By default the search on an image ends at
+    its first success within k. With early_stop=False it uses all steps and returns the success with the fewest groups
     (`result.l0`, `result.groups`); with k as large as the image this is the attack of the paper.
     """
 

@@ -42,14 +42,14 @@ Choose = Annotated[
 ]
 K = Annotated[int, of_budget(help="Number of pixels, or groups of the pattern, that may change.")]
 PatternName = Annotated[str, of_budget("--pattern", help=options.PATTERNS)]
-Eps = Annotated[str, of_budget(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is unbounded.")]
+Eps = Annotated[str, of_budget(help="Largest change of a value, e.g. 8/255 for a watermark; 1 is no limit.")]
 AttackName = Annotated[str, of_attack("--attack", help=f"{', '.join(options.ATTACKS)}, {options.OTHERS}")]
 Steps = Annotated[int, of_attack(min=1, help="Steps of gradient attacks per image; the paper uses 10000.")]
 Queries = Annotated[int, of_attack(min=1, help="Queries of black-box attacks per image; the paper uses 10000.")]
 Seed = Annotated[int, of_attack(help="Seed of all random numbers.")]
 Seeds = Annotated[int, of_attack(min=1, help="Number of seeds, starting at --seed.")]
 Device = Annotated[str | None, of_performance(help="cpu, cuda, cuda:1, ... Default: a GPU if there is one.")]
-BatchSize = Annotated[int | None, of_performance(min=1, help="Images per batch. Default: what fits the device.")]
+BatchSize = Annotated[int | None, of_performance(min=1, help="Images per batch. Default: chosen for the device.")]
 PrecisionName = Annotated[
     str | None,
     of_performance(

@@ -68,7 +68,7 @@ def attack(
         if not quiet:
             of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
             words = command_line("evaluate", **of_model, attack=attack, k=k, pattern=pattern, eps=eps)
-            suggest(f"how often that works, on many images: {words}")
+            suggest(f"measure how often this works, on many images: {words}")
         return
     else:
         out.print(

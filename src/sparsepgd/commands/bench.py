@@ -40,8 +40,8 @@ def measure(
     seeds: arg.Seeds = 1,
     batch_size: Annotated[int | None, arg.of_performance(min=1, help="Batch size of the bare model.")] = None,
     official: Annotated[Path | None, arg.of_attack(help="A checkout of the authors' code, to compare with.")] = None,
-    sparse_rs: Annotated[Path | None, arg.of_attack(help="A checkout of the code of Sparse-RS.")] = None,
-    others: Annotated[bool, arg.of_attack("--others", help="Also attacks of installed packages.")] = False,
+    sparse_rs: Annotated[Path | None, arg.of_attack(help="A checkout of the Sparse-RS code, to compare with.")] = None,
+    others: Annotated[bool, arg.of_attack("--others", help="Also attacks of other installed packages.")] = False,
     below: Annotated[
         float | None,
         arg.of_attack(min=0, max=1, help="Also measure the time until robust accuracy is below this, such as 0.69."),
@@ -83,7 +83,7 @@ def measure(
         bench.draw(record, out_file.with_suffix(".png"))
         out.print(f"record in {out_file}, plot in {out_file.with_suffix('.png')}", soft_wrap=True)
     elif not quiet:
-        suggest("keep these figures and plot them: --out speed.json")
+        suggest("save these numbers and plot them: --out speed.json")
 
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:

@@ -68,7 +68,7 @@ def one_model(
 
 
 def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
-    """Where the data and a model call a class differently, every answer may count as wrong."""
+    """Warn if the data and a model name a class differently, because every prediction may then count as wrong."""
     for source, images in pairs:
         if words := images.disagreement(source.classes):
             out.print(f"warning: {source.name}: {words}")

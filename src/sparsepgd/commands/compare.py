@@ -1,4 +1,4 @@
-"""`spgd compare`: all attacks beside each other on the same images."""
+"""`spgd compare`: attacks compared on the same images."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compare(
         best = min(lines, key=lambda one: one.robust_accuracy).attack
         of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
         words = command_line("evaluate", **of_model, data=data, attack=best, k=k, pattern=pattern, eps=eps)
-        suggest(f"the strongest one in a saved run, with a page: {words}")
+        suggest(f"run the strongest attack and write a report: {words}")
 
 
 def _searches(

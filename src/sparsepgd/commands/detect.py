@@ -30,12 +30,12 @@ PAPER = ("pixel@1600", "pixel@3200", "patch:4@100", "patch:4@200")
 
 def detect(
     data: Annotated[
-        Path, typer.Argument(help="A folder with images/, boxes/ and, for masks, polygons/ (YOLO's text).")
+        Path, typer.Argument(help="A folder with images/, boxes/ and, for masks, polygons/, in YOLO's format.")
     ],
     model: Annotated[str, arg.of_input(help=f"{NAMES}.")],
     attack: Annotated[
-        str, arg.of_attack(help="Names, separated by commas: spgd, spgd-projected, saif, rs, ...")
-    ] = "spgd,saif,rs",
+        str, arg.of_attack(help="Names, separated by commas, as for spgd evaluate.")
+    ] = "spgd-unprojected,saif-published,sparse-rs",
     budget: Annotated[
         list[str] | None,
         arg.of_budget(help="PATTERN@K; repeat it for several. Default: the four budgets of the paper."),
@@ -47,11 +47,11 @@ def detect(
     steps: arg.Steps = 100,
     queries: arg.Queries = 200,
     batch_size: Annotated[
-        int | None, arg.of_performance(min=1, help="Images per batch. Default: 4, on a GPU 16.")
+        int | None, arg.of_performance(min=1, help="Images per batch. Default: 4, or 16 on a GPU.")
     ] = None,
     seed: arg.Seed = 0,
     pictures: Annotated[
-        int, arg.of_output(min=0, help="Images drawn before and after, for each row of the table.")
+        int, arg.of_output(min=0, help="Number of images to draw, before and after, for each row of the table.")
     ] = 2,
     out_dir: Annotated[Path, arg.of_output("--out", help="Folder for records and pictures.")] = Path("runs/detect"),
     device: arg.Device = None,
@@ -109,7 +109,7 @@ def _searches(
                 search = options.attack(name, allowed, steps, queries=queries)
                 if not isinstance(search, Attack):
                     raise UnsupportedError(
-                        "an ensemble needs successes, and attacks on detectors have none; use spgd, saif or sparse-rs"
+                        "an ensemble needs successes, and attacks on detectors have none; use spgd-unprojected"
                     )
                 # once and untargeted: there are no classes to be led to
                 found.append((words, search.once() if isinstance(search, Repeated) else search))
@@ -119,7 +119,7 @@ def _searches(
                 refused.append(f"{name} {words}")
     if not found:
         raise UnsupportedError(
-            f"none of these attacks supports its pattern: {', '.join(refused)}; SparsePGD (spgd) supports every pattern"
+            f"none of these attacks supports its pattern: {', '.join(refused)}; spgd-unprojected supports every pattern"
         )
     return found, refused
 

@@ -155,7 +155,7 @@ def verify(
     load(folder)  # what is wrong with it is said before the model is loaded
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     found = audit(folder, source.model.to(place), device=place)
-    out.print(f"{found.held} of {found.reported} reported successes hold")
+    out.print(f"{found.held} of {found.reported} reported successes confirmed")
     for message in found.messages():
         out.print(message, soft_wrap=True)
     if not found.sound:
@@ -192,7 +192,7 @@ def _round(
     caption: str,
     k_max: int | None,  # of a curve over k
 ) -> list[list[Evaluation]]:
-    """All attacks on all models with one seed, each shown as soon as it is there."""
+    """All attacks on all models with one seed, each printed as soon as it is finished."""
     names, rounds = [source.name for source, _ in pairs], []
     folders = runs.folders(base, names, [attack.name for _, attack in attacks])
     for (title, attack), places in zip(attacks, folders, strict=True):
@@ -217,7 +217,7 @@ def _one(
     source: Source, images: Data, attack: Attacker, folder: Path | None, seed: int, *,
     data: str, quiet: bool, place: torch.device, **how: Any,
 ) -> Evaluation:  # fmt: skip
-    """One attack on one model; an interrupt says how to go on."""
+    """One attack on one model; on an interrupt, the message says how to resume."""
     names, classes = {"model": source.name, "data": data}, images.names_for(source.classes)
     try:
         with progress(f"{source.name}, {attack.name}", quiet) as report:
@@ -245,11 +245,11 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
 def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> None:
     """What to do next; `folder`: of the first run."""
     if folder is None:
-        suggest("leave out --no-save to save the run, with a page to look at")
+        suggest("omit --no-save to save the run with a report")
     else:
-        suggest(f"check it again: {command_line('verify', folder, **model)}")
+        suggest(f"verify the run: {command_line('verify', folder, **model)}")
     if steps < LONG[0] or queries < LONG[1]:
-        suggest(f"for numbers to publish: --steps {LONG[0]} --queries {LONG[1]} and more images, -n")
+        suggest(f"for numbers to publish, use --steps {LONG[0]} --queries {LONG[1]} and more images (-n)")
 
 
 def _say(name: str, notices: Sequence[sanity.Notice]) -> None:

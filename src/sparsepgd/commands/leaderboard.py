@@ -16,12 +16,12 @@ from sparsepgd.report import leaderboard as board
 PAGE = Path("docs") / "leaderboard.md"
 HEAD = """# Leaderboard
 
-Robust accuracy is what no attack of the record has broken: an upper bound, which a further attack can only lower.
-*Strongest alone* is the attack that leaves the fewest images by itself. Each line is one JSON record in
-`leaderboard/`; this page is written from them by `spgd leaderboard`, do not edit it.
+Robust accuracy is the share of images that no attack in the record has broken. It is an upper bound, which further
+attacks can only lower. *Strongest alone* is the single attack with the lowest robust accuracy. Each line is one JSON
+record in `leaderboard/`. `spgd leaderboard` writes this page from the records; do not edit it.
 """
 TAIL = """
-To enter a model, run attacks on it and add their folders; runs on the same images and budget join one record:
+To add a model, run attacks on it and add their folders. Runs on the same images with the same budget share a record:
 
 ```
 spgd evaluate --model mine.py:make_model --attack saa+,l1-apgd --steps 1000 --queries 5000 --k 20 --out runs/mine

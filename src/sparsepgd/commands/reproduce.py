@@ -32,7 +32,7 @@ def reproduce(
         arg.of_input(help="ROLE=SOURCE replaces one of the paper's models; SOURCE alone replaces the first."),
     ] = None,
     data: arg.DataName = "bundled",
-    n: Annotated[int | None, arg.of_input("-n", min=1, help="Number of images. Default: that of the scale.")] = None,
+    n: Annotated[int | None, arg.of_input("-n", min=1, help="Number of images. Default: set by --scale.")] = None,
     size: arg.Side = None,
     seed: arg.Seed = 0,
     out_dir: Annotated[

@@ -41,7 +41,7 @@ def train(
     data: Annotated[str | None, arg.of_input(help=f"{DATA}. Default: digits.")] = None,
     k: Annotated[int | None, arg.of_budget(help="Number of pixels, or groups of the pattern, to withstand.")] = None,
     pattern: Annotated[str | None, arg.of_budget(help=options.PATTERNS)] = None,
-    eps: Annotated[str | None, arg.of_budget(help="Largest change of a value, e.g. 8/255; 1 is unbounded.")] = None,
+    eps: Annotated[str | None, arg.of_budget(help="Largest change of a value, e.g. 8/255; 1 is no limit.")] = None,
     epochs: Annotated[int | None, arg.of_training(help="Number of epochs.")] = None,
     batch: Annotated[int | None, arg.of_training(help="Batch size over all workers.")] = None,
     lr: Annotated[float | None, arg.of_training(help="Peak learning rate.")] = None,
@@ -94,7 +94,7 @@ def train(
         _show_test(trained, folder)
     out.print(f"weights and record in {folder}", soft_wrap=True)
     if not quiet and workers.first:
-        suggest(f"evaluate it: {_evaluation(trained, values, folder)}")
+        suggest(f"evaluate the model: {_evaluation(trained, values, folder)}")
 
 
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ def list_zoo(
     name: Annotated[str | None, typer.Argument(help="Show the card of this model.")] = None,
     as_json: arg.Json = False,
 ) -> None:
-    """List the shipped models with their accuracy; robust is the lowest that was measured."""
+    """List the shipped models with their clean accuracy and the lowest robust accuracy measured."""
     cards = {one: zoo.card(one) for one in ([name] if name is not None else zoo.names())}
     if name is not None:
         _show(cards[name], zoo.where(name))

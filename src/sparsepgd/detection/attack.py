@@ -35,7 +35,7 @@ from sparsepgd.search.noise import Noise
 
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
-    """One row an image. The losses are measured afresh, in full precision; the budget is verified."""
+    """One row per image. The losses are measured again in full precision; the budget is verified."""
 
     x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
     clean_loss: Tensor  # (B,)

@@ -1,4 +1,4 @@
-"""What is asked of images, labels and numbers, once, before anything is run."""
+"""Checks of images, labels and numbers, made once before a run."""
 
 from __future__ import annotations
 

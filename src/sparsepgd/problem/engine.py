@@ -59,10 +59,11 @@ class Engine:
     elsewhere the precision of the model. In half precision, models with batch normalisation run as a faster copy, and
     others are compiled once enough images survive for it to pay off. The memory format is channels-last.
 
-    ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ by
-    little, so fp16, with three more bits than bf16, makes it stronger; a model beyond the range of fp16 uses bf16.
+    ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ
+    only slightly, so fp16, with three more bits of precision than bf16, makes it stronger; a model whose values are
+    too large for fp16 uses bf16.
     ``compile``: torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and
-    replayed. What a model does not support is switched off with a warning.
+    replayed. Options that a model does not support are switched off with a warning.
     """
 
     precision: Precision | None = choice(None, PRECISIONS)
@@ -79,8 +80,8 @@ class Engine:
         return 1024.0 if self.precision == "fp16" else 1.0
 
     def decided(self, model: Any, x: Tensor, device: torch.device) -> Engine:
-        """The engine for images like x; open is at most whether to compile, which the search will show. What a
-        function that is no module does inside is not known, so that it is not recorded unless asked for."""
+        """The engine with all options decided for images like x, except perhaps `compile`, which the search decides.
+        A plain function may do anything, so it is recorded as a CUDA graph only if `graphs` is set."""
         gpu = device.type == "cuda"
         quick = gpu and x.dtype == torch.float32
         precision: Precision | None = "fp16" if self.precision is None and quick else self.precision
@@ -90,7 +91,7 @@ class Engine:
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:
-        """Lends a callable like the model that runs as decided. Within, TF32 is as the precision says."""
+        """A context with the model run as decided, and with TF32 set as the precision requires."""
         strict = full_precision() if self.precision == "fp32" else tf32() if self.precision else nullcontext()
         run = Running(model, self, device)
         try:
@@ -174,7 +175,7 @@ class Running:
 
 
 class Compiled:
-    """A model compiled for batches of any size. What torch cannot compile runs as it is, after one warning."""
+    """A model compiled for batches of any size. What torch cannot compile runs uncompiled, after one warning."""
 
     def __init__(self, model: nn.Module, backend: str) -> None:
         self.model = model

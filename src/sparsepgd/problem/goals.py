@@ -45,7 +45,7 @@ class Goal(ABC):
 
     @abstractmethod
     def labels(self, y: Tensor, classes: int) -> Tensor:
-        """The class that the loss speaks of, for each image: (B,) int64."""
+        """The class that the loss refers to, for each image: (B,) int64."""
 
     @abstractmethod
     def loss(self, logits: Tensor, label: Tensor, name: LossName) -> Tensor:
@@ -56,7 +56,7 @@ class Goal(ABC):
         """(B,) bool. Non-finite logits are never a success."""
 
     def chosen_loss(self, logits: Tensor, label: Tensor, which: Tensor) -> Tensor:
-        """(B,): for each image the loss whose place in LOSSES is `which` (B,)."""
+        """(B,): for each image the loss whose index in LOSSES is `which` (B,)."""
         losses = torch.stack([self.loss(logits, label, name) for name in LOSSES], 1)  # type: ignore[arg-type]
         return losses.gather(1, which[:, None])[:, 0]
 

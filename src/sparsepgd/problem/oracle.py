@@ -43,7 +43,7 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """What a search asks. `Oracle` answers for classifiers."""
+    """What a search evaluates points with; `Oracle` is the one for classifiers."""
 
     @property
     def model(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""Dataclasses of tensors with one row an image, nested or not: some rows, several together, a copy."""
+"""Dataclasses of tensors with one row per image, nested or not: some rows, several together, a copy."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ def join(*parts: D) -> D:
 def choose(which: Tensor, one: D, other: D) -> D:
     """Row by row, those of one where `which` (B,) is True, else those of the other."""
     return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), one, other)
+
+
+def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
+    """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
+    those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
+    if not on_host(which):
+        return choose(which, new(slice(None)), old)
+    pick = which.nonzero()[:, 0]
+    if len(pick) in (0, len(which)):
+        return new(slice(None)) if len(pick) else old
+    return each(lambda a, b: a.index_copy(0, pick, b), old, new(pick))
+
+
+def on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def clone(rows: D) -> D:

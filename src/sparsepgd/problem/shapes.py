@@ -1,4 +1,4 @@
-"""Inputs that are no images: features (B, F), signals (B, C, L), and whatever else has no rows and columns.
+"""Non-image inputs: features (B, F), signals (B, C, L), and everything else without rows and columns.
 
 Attacks know images (B, C, H, W). For a pattern that asks for no geometry, other inputs are viewed as images of one row,
 and the model is given its own shape back, so that there is one loop and one verifier for all of them.
@@ -69,7 +69,7 @@ def with_own_shape(model: Model, x: Tensor) -> Model:
 
 
 class View(nn.Module):
-    """A function that asks a model. The model's modules are borrowed with it, and come back as they were."""
+    """A function that calls a model. The model's modules are borrowed with it and restored afterwards."""
 
     def __init__(self, function: Model, model: object) -> None:
         super().__init__()

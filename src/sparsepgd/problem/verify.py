@@ -1,7 +1,7 @@
 """The verifier, and the result of every attack. It trusts no attack and shares no code with one.
 
 It sees the clean images, the images that an attack returned and the budget, and answers for each image:
-is it within the budget, and does the model, asked afresh in full precision, say what the adversary wants?
+is it within the budget, and does the model, evaluated again in full precision, predict what the adversary wants?
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 6.0, 3.7
 LINE_HEIGHT = 0.2  # of a legend
 BINS = 24
 SIZES = 20  # bins of magnitudes
-WRONG = "wrong from the start"
+WRONG = "misclassified clean"
 Curve = Callable[[Record], tuple[Tensor, Tensor]]
 
 

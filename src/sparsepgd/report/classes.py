@@ -29,7 +29,7 @@ class Classes:
     after: Counts
 
     def short_names(self, most: int) -> list[str]:
-        """Of so many letters at most; before those that are then alike stands the number of the class."""
+        """Names of at most `most` letters; names that would be equal get the class number in front."""
         alike = Counter(plain(name, most) for name in self.names)
         pairs = zip(self.numbers, self.names, strict=True)
         return [plain(name if alike[plain(name, most)] == 1 else f"{number} {name}", most) for number, name in pairs]

@@ -170,7 +170,7 @@ def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
 
 def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
     thing, _ = nouns(entries)
-    words, title = f"Robust accuracy is what withstood: {_each(entries, _robust)}.", f"What became of the {thing}s"
+    words, title = f"Robust accuracy, the share that withstood: {_each(entries, _robust)}.", f"Outcome of the {thing}s"
     yield Drawing("outcomes", "outcomes", title, words, None, charts.outcomes(entries))
     timed = [entry for entry in entries if not entry.over_k]  # a search over k adds up the steps of many attacks
     if timed:
@@ -181,19 +181,20 @@ def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
     first = next((entry for entry in entries if entry.smallest_k), entries[0])
     ladder = [entry for entry in entries if entry.k is not None and entry.threat == first.threat]
     if ladder and (first.smallest_k or len({entry.k for entry in ladder}) > 1):
-        words = f"Shaded or barred: 95 % interval. k = 0 is the accuracy on clean {thing}s."
+        words = f"Shading and bars: 95 % interval. k = 0 is the accuracy on clean {thing}s."
         yield Drawing("over-k", "curves", "Against k", words, None, charts.over_k(ladder))
     if timed and any(row.fooled for entry in timed for row in entry.record.rows):
-        words = f"Evaluations that the successes took; median: {_each(timed, _median)}."
+        words = f"Evaluations until success; median: {_each(timed, _median)}."
         yield Drawing("steps-needed", "curves", "Steps needed", words, None, charts.steps_needed(timed))
     if least := [entry for entry in ladder if entry.least_k]:
         words = (
-            f"Of the {thing}s that were broken; median: {_each(least, _median_k)}. An upper bound on the true minimum."
+            f"Smallest k found for each fooled {thing}, an upper bound on the true minimum; median: "
+            f"{_each(least, _median_k)}."
         )
         yield Drawing("smallest-k", "curves", "Smallest k", words, None, charts.smallest_k(least))
     if moved := [entry for entry in entries if len(entry.sizes)]:
         words = f"All changed values of the attacked {thing}s. {_each(moved, _moved, '; ')}."
-        yield Drawing("magnitudes", "curves", "How far values are changed", words, None, charts.magnitudes(moved))
+        yield Drawing("magnitudes", "curves", "Size of the changes", words, None, charts.magnitudes(moved))
 
 
 def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
@@ -202,12 +203,12 @@ def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
     thing, point = nouns([entry])
     if entry.members and all(member.stretch for member in entry.members):
         words = (
-            f"Each attack gets the {thing}s that withstood those before it, and has an axis of its own. In the corner: "
-            f"robust accuracy after it. Shaded: 95 % interval."
+            "Each attack runs on the survivors of those before it and has its own axis. In the corner: robust accuracy "
+            "after it. Shaded: 95 % interval."
         )
         figure = charts.over_cascade(entry, charts.attack_colours(entries))
         yield Drawing(f"cascade{end}", "cascade", "Against passes, attack by attack", words, entry, figure)
-    words = f"Accuracy on clean {thing}s and what the attack leaves of it; in brackets, the number of {thing}s."
+    words = f"Clean and robust accuracy by class; in brackets, the number of {thing}s."
     yield Drawing(f"per-class{end}", "classes", "Accuracy by class", words, entry, classes.per_class(entry))
     words = f"Share of the attacked {thing}s in which a {point} was changed, whether or not that fooled the model."
     if entry.pictures:
@@ -215,7 +216,7 @@ def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
     else:
         figure = classes.changed_features(entry)
         yield Drawing(f"changed{end}", "classes", f"Which {point}s are changed", words, entry, figure)
-    words = f"Numbers are {thing}s; shades are shares of a row."
+    words = f"Numbers count {thing}s; shades show shares of a row."
     figure = classes.confusion(entry, stacked=several)
     yield Drawing(f"confusion{end}", "confusion", "Confusion before and after", words, entry, figure)
 
@@ -240,9 +241,9 @@ def _median_k(entry: Entry) -> str:
 
 
 def _moved(entry: Entry) -> str:
-    """``97.3 % as far as allowed (to 0 or 1), 0.61 on average, 20 pixels in the median image``."""
+    """``97.3 % at the limit (0 or 1), mean size 0.61, 20 pixels in the median image``."""
     groups = [row.groups for row, changed in zip(entry.record.rows, entry.changed, strict=True) if changed.any()]
-    ends, (thing, _) = "to 0 or 1" if entry.eps >= 1 else "to 0, 1 or eps", nouns([entry])
-    size = f"{float(entry.sizes.mean()):.2g} on average"
+    ends, (thing, _) = "0 or 1" if entry.eps >= 1 else "0, 1 or eps", nouns([entry])
+    size = f"mean size {float(entry.sizes.mean()):.2g}"
     groups_changed = counted(median_low(groups), entry.unit)
-    return f"{entry.extreme:.1%} as far as allowed ({ends}), {size}, {groups_changed} in the median {thing}"
+    return f"{entry.extreme:.1%} at the limit ({ends}), {size}, {groups_changed} in the median {thing}"

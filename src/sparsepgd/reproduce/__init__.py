@@ -1,1 +1,1 @@
-"""The paper's tables and figures, at a chosen scale, beside what the paper prints."""
+"""The paper's tables and figures at a chosen scale, next to the paper's numbers."""

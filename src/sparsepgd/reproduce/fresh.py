@@ -118,6 +118,5 @@ def _check_words(job: Job) -> None:
     words = {"--model": bool(job.models), "--data": job.data != SHIPPED, "--size": job.size is not None}
     if unread := [word for word, given in words.items() if given]:
         raise UnsupportedError(
-            f"the networks of this table are trained here, on {DATA}, so there is no use for {', '.join(unread)}; "
-            "omit that"
+            f"the networks of this table are trained here, on {DATA}, so {', '.join(unread)} cannot be used; omit it"
         )

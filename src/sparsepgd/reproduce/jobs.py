@@ -1,4 +1,4 @@
-"""What is asked for: how much of the paper's effort is spent, and on which models, in the places of the paper's."""
+"""What to run: at which scale, and on which models in place of the paper's."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TOGETHER = 16  # images of a measurement
 
 
 class Enlarged(nn.Module):
-    """A model of small images behind an average over squares of pixels: large images, the same answers."""
+    """A model for small images that takes large ones, by averaging over squares of pixels."""
 
     def __init__(self, model: nn.Module, factor: int) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The words of a command: what is to be run on what, where the records go."""
+    """The options of a command: what to run, on which models and data, and where to store records."""
 
     scale: Scale
     out: Path
@@ -161,7 +161,7 @@ class Job:
 
     @cached_property
     def count(self) -> int:
-        """Of images: as many as are asked for, or as the scale has, or all there are."""
+        """Number of images: as given, or as the scale says, at most all."""
         return self.images or min(self.scale.images, images_in(self.data))
 
     def chosen(self, roles: dict[str, str | None], only: bool = False) -> dict[str, str]:

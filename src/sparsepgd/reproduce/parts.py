@@ -123,7 +123,7 @@ def kept(part: Part, job: Job, name: str, compute: Callable[[], dict[str, Any]])
 
 @dataclass(frozen=True)
 class Number:
-    """A number here, beside that of the paper."""
+    """Our number and the paper's."""
 
     section: str
     row: str

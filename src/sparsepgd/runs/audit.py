@@ -103,7 +103,7 @@ def _judged(
     """
 
     def recorded(name: str) -> Tensor:
-        """NaN, which differs from nothing, for None."""
+        """The recorded values, with NaN for None; NaN counts as equal to anything."""
         values = (getattr(row, name) for row in rows)
         return torch.tensor([math.nan if value is None else value for value in values], device=y.device)
 

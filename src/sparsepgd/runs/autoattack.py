@@ -178,7 +178,7 @@ class AutoAttack:
         return result
 
     def _in_folder(self, path: Path, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int) -> Result:
-        """The evaluation as a run in a folder, which goes on where it was."""
+        """The evaluation as a run in a folder, resumed if it was interrupted."""
         from sparsepgd.runs import runs
         from sparsepgd.runs.chunks import result_of
         from sparsepgd.runs.folders import Folder, load_adversarial

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.errors import ModelError, SourceError, UnsupportedError, first_line
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, logits_of
 from sparsepgd.search.contract import Attacker
@@ -76,6 +77,8 @@ def model_digest(model: Model) -> str | None:
         return None
     total = hashlib.sha256(_without_addresses(repr(model)).encode())
     for name, value in model.state_dict().items():
+        if is_lazy(value):
+            raise ModelError(f"{name} of the model has no shape yet; call the model once on an image before the run")
         content = digest(value) if isinstance(value, Tensor) else _without_addresses(repr(value))
         total.update(f"{name}={content};".encode())
     return total.hexdigest()
@@ -115,7 +118,7 @@ def round_off(model: Model, least: float) -> float:
 
 
 def environment(device: torch.device, engine: Engine | None = None) -> dict[str, str]:
-    """Versions and hardware, and how the model is run, if that was asked for."""
+    """Versions and hardware, and the engine if one was given."""
     from sparsepgd import __version__
 
     return {

@@ -60,7 +60,7 @@ class Chunk(Strict):
 
 
 class About(Strict):
-    """What is good to know of a run but does not decide its result: a run that goes on may have another one."""
+    """Information about a run that does not decide its result, so a resumed run may differ in it."""
 
     class_names: tuple[str, ...] = ()  # () if they are not known
     command: str | None = None  # the command line; None: called from Python
@@ -146,7 +146,7 @@ class Head(Strict):
 
 
 class Record(Head):
-    """What run.json holds: everything that was measured, one row an image."""
+    """What run.json holds: everything that was measured, with one row per image."""
 
     finished: bool = True
     images: int

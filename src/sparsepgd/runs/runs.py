@@ -1,4 +1,4 @@
-"""An evaluation in a folder, chunk by chunk. Run again, it goes on where it stopped, and ends with the same result.
+"""An evaluation in a folder, chunk by chunk. If it is interrupted and run again, it resumes and gives the same result.
 
 Each chunk is attacked under the numbers of its images, so that the random numbers of an image are its own. What is
 left of the chunks' influence is round-off: a model may answer differently in the last bit in a batch of another size.
@@ -111,7 +111,7 @@ def _folder_names(names: Sequence[str]) -> list[str]:
 
 
 def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) -> int:
-    """Of so many images. Left to us, a chunk is so short that there is one for every worker."""
+    """Images per chunk. By default, chunks are short enough that every worker has one."""
     if not count:
         raise SourceError("no images to attack; use at least one")
     if chunk is not None and chunk < 1:
@@ -180,7 +180,7 @@ def _resume(
 
 
 def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int, int]]]:
-    """How many images are fooled by now, and what is to be attacked."""
+    """The number of images fooled so far, and the chunks still to be attacked."""
     return sum(map(_fooled, done)), list(_missing(done, n, size))
 
 
@@ -216,7 +216,7 @@ def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
 
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
-    """A finished run is not made again: if it was made otherwise than is asked for, that is said."""
+    """A finished run is not repeated. If it used another engine than the one requested, a notice says so."""
     before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
     if before == asked:
         return record

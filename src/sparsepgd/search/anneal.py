@@ -20,7 +20,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import choose
+from sparsepgd.problem.rows import choose, renewed, select
 from sparsepgd.search.loop import Aim, Images, Keeps
 from sparsepgd.search.moves import column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
@@ -92,6 +92,12 @@ class Cycle:
     barred: Tensor  # (B,), the share of the groups that it may not use
     local: Tensor  # (B,) bool, whether it is a local search: random variations of the best point instead of ascent,
     side: Tensor  # (B,), and the side of the squares that it tries, 1: single points
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    cycle: Cycle
+    now: Point
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,17 +179,23 @@ class SparseAnneal(Stepwise[State]):
         if not self.early_stop:
             state = self._with_fewer(threat, images, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
-        cycle = choose(
-            over, self._next(threat, images, state, noise), dataclasses.replace(state.cycle, t=state.cycle.t + 1)
-        )
-        again = self._disturb(threat, images, state, cycle, g, rising & ~solved, noise)
-        now = choose(over, again, self._ascend(threat, images, state, g, noise))
-        now, count = self._support(threat, images, now, cycle, noise)
+        stays = rising & ~solved  # the cycle was still rising at its end
+
+        def begun(rows: Tensor | slice) -> Path:
+            return self._begin(threat, select(images, rows), select(state, rows), g[rows], stays[rows], noise)
+
+        def nearby(rows: Tensor | slice) -> Point:
+            at = dataclasses.replace(state, cycle=path.cycle)
+            return self._vary(threat, select(images, rows), select(at, rows), step[rows], noise)
+
+        further = dataclasses.replace(state.cycle, t=state.cycle.t + 1)
+        path = renewed(over, begun, Path(further, self._ascend(threat, images, state, g, noise)))
+        now, count = self._support(threat, images, path.now, path.cycle, noise)
         if threat.pointwise and self.steps > ANNEALED.ascents * (ANNEALED.length + 1):
-            near = self._vary(threat, images, state, cycle, step, noise)
-            now = choose(cycle.local, near, now)
-            count = torch.where(cycle.local, near.v.flatten(1).sum(1).long(), count)
-        return dataclasses.replace(state, now=now, count=count, cycle=cycle)
+            local = path.cycle.local
+            now = renewed(local, nearby, now)
+            count = torch.where(local, now.v.flatten(1).sum(1).long(), count)
+        return dataclasses.replace(state, now=now, count=count, cycle=path.cycle)
 
     def judged(self, state: State, real: Tensor, denied: Tensor) -> State:
         """A success that is denied does not count: as many groups are allowed as before it."""
@@ -213,6 +225,11 @@ class SparseAnneal(Stepwise[State]):
             limit=torch.where(solved, used - 1, state.limit),
         )
 
+    def _begin(self, threat: Threat, images: Images, state: State, g: Tensor, stays: Tensor, noise: Noise) -> Path:
+        """The next cycle, and where it begins."""
+        cycle = self._next(threat, images, state, noise)
+        return Path(cycle, self._disturb(threat, images, state, cycle, g, stays, noise))
+
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         settings, number = settings_for(threat), state.cycle.number + 1
@@ -237,16 +254,15 @@ class SparseAnneal(Stepwise[State]):
         )
 
     def _disturb(
-        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, rising: Tensor, noise: Noise
+        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, stays: Tensor, noise: Noise
     ) -> Point:
-        """Where the cycle begins. Groups that overlap stay if the last cycle was still rising, (B,) bool, when it
-        ended."""
+        """Where the cycle begins. `stays`: (B,) bool, overlapping groups stay where they are."""
         if threat.overlapping:
             v = state.best.v
             if not self.early_stop:  # the best point may have more groups than the search goes on with
                 v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, cycle.k, self.budget.k)
             point = Point(*moved(threat, images, state.best.delta, v, g, cycle.number, noise))
-            point = choose(rising, state.best, point)
+            point = choose(stays, state.best, point)
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
@@ -264,12 +280,12 @@ class SparseAnneal(Stepwise[State]):
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
         return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
 
-    def _vary(self, threat: Threat, images: Images, state: State, cycle: Cycle, step: Tensor, noise: Noise) -> Point:
+    def _vary(self, threat: Threat, images: Images, state: State, step: Tensor, noise: Noise) -> Point:
         """A random variation of the best point."""
         kept = Change(state.best.v > 0, images.clip(state.best.delta))
         sizes = numbers(images, kept.mask)
         draws = torch.split(noise.uniform(Stream.VARIATION, images.index, step, (sum(sizes),)), list(sizes), 1)
-        new = varied(self.budget, images, kept, draws, cycle.side, cycle.side == 1, state.limit)
+        new = varied(self.budget, images, kept, draws, state.cycle.side, state.cycle.side == 1, state.limit)
         return Point(new.value, new.mask.float())
 
     def _support(

@@ -59,9 +59,9 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class Attack(Attacker):
-    """The base class of single attacks: what `search` claims is verified.
+    """Base class of single attacks. Every success that `search` reports is verified.
 
-    The state of a search is float32; the model receives, and the result has, the dtype of x.
+    The search itself uses float32. The model receives images in the dtype of x, and so does the result.
     """
 
     needs_gradient: ClassVar[bool] = True
@@ -124,9 +124,9 @@ class Attack(Attacker):
         return self._verified(oracle, call, waiting.label, rows, claimed)
 
     def perturb(self, model: Model, x: Tensor, y: Tensor, *, seed: int = 0, index: Tensor | None = None) -> Tensor:
-        """Adversarial images for training: values unchecked, unverified, the whole batch at once.
+        """Adversarial images for training, for the whole batch at once; neither x nor the result is checked.
 
-        With early_stop, images that the model gets wrong come back as they are.
+        With early_stop, images that the model misclassifies are returned unchanged.
         """
         device = working_device(model, x)
         with borrowed(model, device):

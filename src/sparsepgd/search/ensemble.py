@@ -161,8 +161,8 @@ class SparseAutoAttack(Attacker):
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
-        """A third for each member of the paper's. Of the standard version at most half for SparseAnneal, and for
-        the random search what sPGD leaves."""
+        """Each member of the paper's version gets a third. In the standard version SparseAnneal gets at most half,
+        and the random search what sPGD does not use."""
         cascade = cls(budget, max(passes // 6 - 1, 1), passes // 3, **{**settings, "version": "paper"})
         for steps in range(max(passes // 4, 2), 1, -1) if settings.get("version") == "standard" else ():
             cascade = cls(budget, steps, 1, **settings)
@@ -177,7 +177,7 @@ class SparseAutoAttack(Attacker):
 
     @property
     def members(self) -> tuple[Attacker, ...]:
-        """The attacks in their order; others' are taken to keep to the budget and the grid if they say nothing."""
+        """The attacks in order. Those of others that state no budget are assumed to respect it, and the 8-bit grid."""
         standard = self.version == "standard"
         steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
         first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)

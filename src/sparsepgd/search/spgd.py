@@ -101,11 +101,11 @@ class SparsePGD(Stepwise[State]):
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
         """One pass of algorithm 2 after the loss: gradients, p, v-tilde, v. After `tolerance` evaluations that found
-        the mask unchanged v-tilde is drawn afresh; the magnitudes go on.
+        the mask unchanged v-tilde is redrawn; the magnitudes are kept.
 
-        redraw="official", the rule of the authors' code: the evaluations are counted in all, and the new v-tilde is
-        moved by the gradient of the old mask. "paper": they must be consecutive, and the new mask is evaluated as it
-        was drawn, so that its first step has its own gradient (docs/deviations.md, f and g).
+        redraw="official", the rule of the authors' code: these evaluations need not be consecutive, and the new
+        v-tilde is moved by the gradient of the old mask. "paper": they must be consecutive, and the new mask is
+        evaluated as drawn, so its first step uses its own gradient (docs/deviations.md, f and g).
         """
         assert seen.gradient is not None and self.alpha and self.beta and self.tolerance
         p, w, v = state.p, state.w, state.v

@@ -62,13 +62,13 @@ class Data(tuple[Tensor, Tensor]):
         return Data(self.x.to(device), self.y.to(device), self.class_names)
 
     def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The classes by number, for a model that calls them `names`: as the data call them, unless by numbers too."""
+        """Class names by number, for a model whose names are `names`: those of the data, unless these are numbers."""
         own = self.class_names
         theirs = [i < len(names) and (i >= len(own) or own[i].isdigit()) for i in range(max(len(own), len(names)))]
         return tuple(names[i] if named else own[i] for i, named in enumerate(theirs))
 
     def disagreement(self, names: tuple[str, ...]) -> str | None:
-        """In words, where a model calls a class that occurs otherwise than the data do: are the labels its own?"""
+        """A message if the model has another name for a class of the data, so that the labels may be wrong."""
         pairs = list(zip(self.class_names, names, strict=False))
         for number in sorted(set(self.y.tolist()) & set(range(len(pairs)))):
             own, other = pairs[number]

@@ -30,7 +30,7 @@ def call(path: Path, factory: str) -> Any:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Known to Python under a name that no other file has, as dataclasses and pickle ask for it by name."""
+    """Register the module under a unique name, because dataclasses and pickle look modules up by name."""
     name = f"{path.stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

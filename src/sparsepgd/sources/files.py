@@ -53,7 +53,7 @@ class Exported(nn.Module):
 
 
 class Onnx(nn.Module):
-    """An ONNX file in onnxruntime: a black box, for attacks that ask for answers alone."""
+    """An ONNX file in onnxruntime, for black-box attacks."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Onnx(nn.Module):
 
 
 def in_batches(call: Callable[[Tensor], Tensor], x: Tensor, size: int | None) -> Tensor:
-    """The answers of a model that takes batches of one size only (None: of any); the last one is filled up."""
+    """The outputs of a model that takes only batches of one size (None: any size); the last batch is padded."""
     if size is None or len(x) == size:
         return call(x)
     missing = -len(x) % size

@@ -83,7 +83,7 @@ def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
 
 
 def of_folder(path: Path, size: Size = None) -> Listing:
-    """One sub-folder of pictures a class, in the order of their names."""
+    """One sub-folder of pictures per class, in the order of their names."""
     from torchvision.datasets import ImageFolder
 
     try:
@@ -147,6 +147,8 @@ def of_npz(path: Path, part: str) -> Listing:
 
 def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Images, labels, names of classes, and whether those to train on are others than those to test on."""
+    if not path.exists():
+        raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)

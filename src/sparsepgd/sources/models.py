@@ -37,7 +37,7 @@ class Source:
     model: nn.Module
     classes: tuple[str, ...] = ()  # names, if known
     size: Size = None  # of its input, if fixed; with a Framing, also how pictures are brought to it
-    normalisation: Normalisation | str = "inside the model, if any"  # of the input; part of `model`
+    normalisation: Normalisation | str = "inside the model, if at all"  # of the input; part of `model`
     black_box: bool = False  # no gradients
 
     def class_name(self, number: int) -> str:
@@ -45,7 +45,7 @@ class Source:
 
     @property
     def grey(self) -> bool:
-        """Whether it takes images of one channel, as far as its first convolution or its file says."""
+        """Whether the model takes images of one channel, judging by its first convolution or its file."""
         first = next((one.in_channels for one in self.model.modules() if isinstance(one, nn.Conv2d)), None)
         shape = self.model.shape if isinstance(self.model, files.Exported | files.Onnx) else ()
         return (shape[1] if len(shape) == 4 else first) == 1
@@ -125,7 +125,7 @@ def _trained(folder: str) -> Source:
         file = Path(folder) / f"{TRAINED}.safetensors"
         own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
         raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
-    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if any")
+    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
 
 
 def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:

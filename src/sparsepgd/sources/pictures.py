@@ -1,4 +1,4 @@
-"""Picture files to tensors and back, cut and resized as a model asks for it."""
+"""Picture files to tensors and back, cropped and resized as a model needs them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sparsepgd.errors import SourceError
 def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
     """The first n images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
 
-    Images of type uint8 become floating point in [0, 1]; all else is left as it is.
+    Images of type uint8 become floating point in [0, 1]; everything else stays unchanged.
     """
     if n is not None and n < 1:
         raise SourceError(f"n={n}; use at least 1")

@@ -1,1 +1,1 @@
-"""Speed beside the bare model and beside other implementations."""
+"""Speed relative to the bare model and to other implementations."""

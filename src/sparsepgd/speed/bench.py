@@ -257,7 +257,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
         axes = figure.subplots()
         axes.barh(labels, seconds, color=[colour(0 if mine else 1) for mine in ours], height=0.62)
         axes.set_xscale("log")
-        axes.set_xlabel(f"seconds, {record['images']} images, {record['hardware']}; beside the bars: images left")
+        axes.set_xlabel(f"seconds, {record['images']} images, {record['hardware']}; at the bars: images not fooled")
         axes.grid(axis="y", visible=False)
         for bar, row in enumerate(rows):
             left = f" {seconds[bar]:.3g} s, {mean(row['robust']):.0f} left"

@@ -1,4 +1,4 @@
-"""Other implementations beside ours, on the same model and images: from a checkout of the user's, or installed.
+"""Other implementations on the same model and images, from a checkout or an installed package.
 
 Nothing of theirs is in this package. Each is a function (model, x, y, seed) -> x_adv; what counts as a success is
 decided by our verifier's forward pass, for all alike.
@@ -125,7 +125,7 @@ def _official_rs(cls: Any, k: int, queries: int, model: Any, x: Tensor, y: Tenso
 
 
 def _projected(attack: Outside, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """Of all changed pixels the k that changed most."""
+    """The k pixels that changed most."""
     found = attack.call(model, x, y).to(x).clamp(0, 1)
     size = (found - x).abs().sum(1).flatten(1)
     mask = torch.zeros_like(size).scatter_(1, size.topk(attack.budget.k).indices, 1.0).view(len(x), 1, *x.shape[2:])

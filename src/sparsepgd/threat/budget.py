@@ -21,7 +21,7 @@ OVERLAP = 32  # groups over a pixel from which on, on a CPU, a product of spectr
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """At most ``k`` groups of ``pattern`` change, each value by at most ``eps``, only where ``allowed``.
+    """At most ``k`` groups of ``pattern`` change, each value by at most ``eps``, where ``allowed`` is true.
 
     ``allowed`` is a boolean mask, (H, W) for all images or (B, H, W) with one mask per image.
     """
@@ -50,7 +50,7 @@ class Budget:
         return _resolved(self, shape, torch.device(device))
 
     def for_rows(self, rows: Tensor | slice) -> Budget:
-        """For some of the images: where each has an allowed mask of its own, with theirs."""
+        """The budget for some of the images, with their masks if each image has its own."""
         if self.allowed is None or self.allowed.dim() == 2:
             return self
         return replace(self, allowed=self.allowed[rows.to(self.allowed.device) if isinstance(rows, Tensor) else rows])
@@ -165,7 +165,10 @@ class Threat:
         if self.tables is not None:
             return self.tables.expand(v.flatten(1)).view(len(v), -1, *self.shape[1:])
         if self.spectrum is not None:
-            covered = self._spread((v > 0).double()) > 0.5  # how many groups, a whole number but for round-off
+            chosen = v > 0
+            covered = self._spread(chosen.double()) > 0.5  # how many groups, a whole number but for round-off
+            if torch.equal(v, chosen.to(v.dtype)):  # a CPU may be asked
+                return covered.to(v.dtype)
             least = torch.finfo(v.dtype).tiny  # what is covered stays larger than 0
             return torch.where(covered, self._spread(v.double()).clamp(least, 1), 0).to(v.dtype)
         with torch.autocast(v.device.type, enabled=False):

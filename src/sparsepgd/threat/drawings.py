@@ -1,7 +1,7 @@
 """Drawings: 0/1 kernels for stickers and watermarks (paper, section on adversarial watermarks).
 
 The paper gives only the size and the number of ones of its kernels (an 18x18 circle with 208, a 60x60
-letter "A" with 1747); the authors' own bitmaps are unpublished. The drawings here agree with both numbers.
+letter "A" with 1747); the authors' own bitmaps are unpublished. The drawings here have exactly these numbers.
 Outlines are in units of cells, x to the right, y down. Each cell is sampled many times, and is ink where
 enough of its samples lie inside.
 """

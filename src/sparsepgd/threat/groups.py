@@ -61,7 +61,7 @@ class Groups(Pattern):
         raise PatternError("Groups are index sets and have no kernel; use another pattern, e.g. Patches(3)")
 
     def cells(self, shape: tuple[int, int, int]) -> int:
-        """How many indices there are for images (C, H, W); a larger one in a set is an error."""
+        """Number of indices for images (C, H, W). A larger index in a set is an error."""
         channels, height, width = shape
         count = height * width * (channels if self.features else 1)
         last = max(max(one) for one in self.sets)

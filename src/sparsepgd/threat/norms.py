@@ -4,13 +4,13 @@ Omega_0, the number of groups that it takes to cover the changed pixels, is a mi
 computed exactly, from index sets alone: this module is the independent check of attacks that spread
 their groups by convolutions, so it must not use any.
 
-A cover problem is an incidence matrix A: one row for each changed pixel, one column for each group that
-holds at least one of them.
+No table of all groups and all pixels is made: for a shape of 60x60 on a photograph it would take gigabytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,9 @@ from sparsepgd.errors import BudgetError, PatternError, ShapeError, SparsePGDErr
 from sparsepgd.threat.groups import Groups
 from sparsepgd.threat.patterns import Pattern
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
+WHOLE = 1_000_000  # entries of a table of pixels and groups that a 0/1 program is given at once
 
 
 def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
@@ -33,13 +31,14 @@ def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
 
     A pixel is non-zero if any of its channels is; with a pattern per channel, each entry counts.
     """
-    kernel = _kernel(delta, pattern)
-    if not isinstance(kernel, Groups) and kernel.size == 1:  # single points do not overlap
-        return torch.from_numpy(np.count_nonzero(_changed(delta, pattern), (1, 2, 3))).to(delta.device)
-    norms = [
-        sum(_minimum(_incidence(plane.nonzero(), plane.shape, kernel, b)) for plane in planes)
-        for b, planes in enumerate(_changed(delta, pattern))
-    ]
+    groups, planes = _groups(delta, pattern), _changed(delta, pattern)
+    if isinstance(groups, Sliding) and groups.kernel.size == 1:  # single points do not overlap
+        return torch.from_numpy(np.count_nonzero(planes, (1, 2, 3))).to(delta.device)
+    bare = planes & (groups.holding(np.ones(groups.grid, bool)) == 0)
+    if bare.any():
+        image, _, *place = np.argwhere(bare)[0].tolist()
+        raise BudgetError(f"image {image}: {groups.bare(place)}; leave it unchanged")
+    norms = [sum(_fewest(*part) for plane in image for part in groups.parts(plane)) for image in planes]
     return torch.tensor(norms, dtype=torch.int64, device=delta.device)
 
 
@@ -49,35 +48,96 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
     v is 0/1 on the grid of groups, (B, gh, gw) or (B, 1, gh, gw), or (B, C, H, W) for a pattern per
     channel. It must cover the non-zero pixels.
     """
-    kernel = _kernel(delta, pattern)
-    planes = _changed(delta, pattern)
-    chosen = _group_mask(v, (*planes.shape[:2], *_grid(planes.shape[2:], kernel)))
+    groups, planes = _groups(delta, pattern), _changed(delta, pattern)
+    chosen = _group_mask(v, (*planes.shape[:2], *groups.grid))
     norms = np.zeros(len(planes), np.int64)
     for image, plane in np.ndindex(planes.shape[:2]):
-        changed = planes[image, plane]
-        groups = [_cells(kernel, i, j) for i, j in zip(*chosen[image, plane].nonzero(), strict=True)]
-        norms[image] += sum(bool(changed[cells].any()) for cells in groups)
-        for cells in groups:
-            changed[cells] = False
-        if changed.any():
-            where = np.argwhere(changed)[0].tolist()
+        norms[image] += np.count_nonzero(groups.held(planes[image, plane])[chosen[image, plane]])
+        bare = planes[image, plane] & (groups.holding(chosen[image, plane]) == 0)
+        if bare.any():
+            where = np.argwhere(bare)[0].tolist()
             raise BudgetError(f"image {image}: v does not cover the non-zero pixel {where}; v must cover delta")
     return torch.from_numpy(norms).to(delta.device)
 
 
-def _kernel(delta: Tensor, pattern: Pattern) -> Bools | Groups:
-    """The pattern's kernel (kh, kw), or its index sets, checked to fit delta."""
+class Sliding:
+    """The groups of a kernel that slides over images (H, W).
+
+    The kernel is given by its corners, its second differences: a rectangle has four. Sums over the pixels of every
+    group are then sums of a few shifted tables.
+    """
+
+    def __init__(self, kernel: Bools, shape: tuple[int, ...]) -> None:
+        self.kernel, self.shape = kernel, shape
+        self.grid = gh, gw = shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
+        corners = np.diff(np.diff(np.pad(kernel, 1).astype(np.int32), axis=0), axis=1)
+        places = zip(*(axis.tolist() for axis in corners.nonzero()), strict=True)
+        self.corners = [((slice(i, i + gh), slice(j, j + gw)), corners[i, j]) for i, j in places]
+
+    def parts(self, pixels: Bools) -> Iterator[tuple[Sliding, Bools]]:
+        """The pixels in parts that no group has in common, each with the image around it."""
+        from scipy.ndimage import find_objects, label  # half a second to import
+
+        kh, kw = self.kernel.shape
+        box = Sliding(np.ones((kh, kw), bool), (self.shape[0] + kh - 1, self.shape[1] + kw - 1))
+        near = label(box.holding(pixels))[0]  # boxes that begin at pixels with a common group overlap
+        for number, (rows, columns) in enumerate(find_objects(near), 1):
+            around = slice(max(rows.start - kh + 1, 0), rows.stop), slice(max(columns.start - kw + 1, 0), columns.stop)
+            part = pixels[around] & (near[: self.shape[0], : self.shape[1]][around] == number)
+            yield Sliding(self.kernel, part.shape), part
+
+    def held(self, pixels: Bools) -> Ints:
+        """(gh, gw): how many of the pixels (H, W) each group holds."""
+        sums = np.pad(pixels, ((1, 0), (1, 0))).cumsum(0, np.int32).cumsum(1, np.int32)
+        found = np.zeros(self.grid, np.int32)
+        for place, weight in self.corners:
+            found += weight * sums[place]
+        return found
+
+    def holding(self, chosen: Bools) -> Ints:
+        """(H, W): how many of the chosen groups (gh, gw) hold each pixel."""
+        steps = np.zeros((self.shape[0] + 1, self.shape[1] + 1), np.int32)
+        for place, weight in self.corners:
+            steps[place] += weight * chosen
+        return steps.cumsum(0, np.int32).cumsum(1, np.int32)[:-1, :-1]
+
+    def bare(self, place: list[int]) -> str:
+        return f"no group covers the changed pixel {place}"
+
+
+class Listed:
+    """Groups that are index sets: one row of them, over one row of pixels."""
+
+    def __init__(self, sets: tuple[tuple[int, ...], ...], cells: int) -> None:
+        self.shape, self.grid = (1, cells), (1, len(sets))
+        self.sizes, self.cells = np.array([len(one) for one in sets]), np.concatenate([np.array(one) for one in sets])
+
+    def parts(self, pixels: Bools) -> Iterator[tuple[Listed, Bools]]:
+        yield self, pixels
+
+    def held(self, pixels: Bools) -> Ints:
+        starts = self.sizes.cumsum() - self.sizes
+        return np.add.reduceat(pixels[0, self.cells], starts, dtype=np.int32)[None]
+
+    def holding(self, chosen: Bools) -> Ints:
+        return np.bincount(self.cells[chosen[0].repeat(self.sizes)], minlength=self.shape[1])[None]
+
+    def bare(self, place: list[int]) -> str:
+        return f"the changed index {place[1]} is in no group"
+
+
+def _groups(delta: Tensor, pattern: Pattern) -> Sliding | Listed:
+    """The groups of the pattern in images like delta, checked to fit."""
     if delta.dim() != 4:
         raise ShapeError(f"delta of shape {tuple(delta.shape)}; expected (B, C, H, W)")
     channels, height, width = delta.shape[1:]
     if isinstance(pattern, Groups):
-        pattern.cells((channels, height, width))
-        return pattern
+        return Listed(pattern.sets, pattern.cells((channels, height, width)))
     kernel: Bools = pattern.kernel(height, width).cpu().numpy() != 0
     if kernel.shape[0] > height or kernel.shape[1] > width:
         size = "x".join(map(str, kernel.shape))
         raise PatternError(f"{pattern} is {size}, the image {height}x{width}; use a smaller pattern")
-    return kernel
+    return Sliding(kernel, (height, width))
 
 
 def _changed(delta: Tensor, pattern: Pattern) -> Bools:
@@ -93,21 +153,6 @@ def _changed(delta: Tensor, pattern: Pattern) -> Bools:
     return planes
 
 
-def _grid(shape: tuple[int, ...], kernel: Bools | Groups) -> tuple[int, int]:
-    if isinstance(kernel, Groups):
-        return 1, len(kernel.sets)
-    return shape[0] - kernel.shape[0] + 1, shape[1] - kernel.shape[1] + 1
-
-
-def _cells(kernel: Bools | Groups, i: int, j: int) -> tuple[Ints, Ints]:
-    """Rows and columns of the pixels of one group."""
-    if isinstance(kernel, Groups):
-        cells = np.array(kernel.sets[j])
-        return np.zeros_like(cells), cells
-    a, b = kernel.nonzero()
-    return i + a, j + b
-
-
 def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
     batch, planes, gh, gw = shape
     if tuple(v.shape) != shape and not (planes == 1 and tuple(v.shape) == (batch, gh, gw)):
@@ -119,103 +164,63 @@ def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
     return chosen
 
 
-def _incidence(pixels: tuple[Ints, ...], shape: tuple[int, ...], kernel: Bools | Groups, image: int) -> csr_array:
-    """A for the pixels (rows, columns) of an image: which positions of the kernel's corner reach each."""
-    if isinstance(kernel, Groups):
-        return _listed_incidence(pixels[1], kernel, image)
-    (y, x), (a, b) = pixels, kernel.nonzero()
-    gh, gw = _grid(shape, kernel)
-    i, j = y[:, None] - a, x[:, None] - b  # (pixels, ones of the kernel)
-    pixel, one = ((i >= 0) & (i < gh) & (j >= 0) & (j < gw)).nonzero()
-    reached = np.bincount(pixel, minlength=len(y)) > 0
-    if not reached.all():
-        where = [int(y[~reached][0]), int(x[~reached][0])]
-        raise BudgetError(f"image {image}: no group covers the changed pixel {where}; leave that pixel unchanged")
-    group = i[pixel, one] * gw + j[pixel, one]
-    used = np.zeros(gh * gw, bool)
-    used[group] = True
-    return _matrix(pixel, (used.cumsum() - 1)[group], (len(y), int(used.sum())))
+def _fewest(groups: Sliding | Listed, pixels: Bools) -> int:
+    """The least number of groups that cover the pixels: where two bounds agree that is it, else a 0/1 program says."""
+    upper = _greedy(groups, pixels)
+    if upper <= 1:
+        return upper
+    apart, most = _apart(groups, pixels), int(groups.held(pixels).max())
+    lower = max(len(apart), -(-np.count_nonzero(pixels) // most))
+    return upper if lower == upper else _exact(groups, pixels, apart, upper)
 
 
-def _listed_incidence(pixels: Ints, groups: Groups, image: int) -> csr_array:
-    """A for some indices: which sets hold each."""
-    row = {index: i for i, index in enumerate(pixels.tolist())}
-    held = [some for one in groups.sets if (some := [row[index] for index in one if index in row])]
-    pairs = [(i, j) for j, some in enumerate(held) for i in some]
-    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
-    bare = np.setdiff1d(np.arange(len(pixels)), rows)
-    if len(bare):
-        raise BudgetError(f"image {image}: the changed index {pixels[bare[0]]} is in no group; leave it unchanged")
-    return _matrix(rows, columns, (len(pixels), len(held)))
-
-
-def _matrix(rows: Ints, columns: Ints, shape: tuple[int, int]) -> csr_array:
-    from scipy.sparse import csr_array  # half a second to import
-
-    return csr_array((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
-
-
-def _minimum(A: csr_array) -> int:
-    """The least number of columns that cover all rows: split A into parts, bound each, solve the rest."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    if (np.diff(A.indptr) == 1).all():  # groups do not overlap: pixels, rows, columns
-        return len(np.unique(A.indices))
-    pixels = A.shape[0]
-    tail = np.full(A.shape[1], A.nnz)
-    graph = csr_array((A.data, A.indices + pixels, np.concatenate((A.indptr, tail))), shape=(sum(A.shape),) * 2)
-    parts, label = connected_components(graph, directed=False)
-    row_part, column_part = label[:pixels], label[pixels:]
-    upper = np.bincount(column_part[_greedy(A)], minlength=parts)
-    largest = np.zeros(parts, np.int64)
-    np.maximum.at(largest, column_part, np.bincount(A.indices))
-    lower = np.maximum(np.bincount(row_part[_independent(A)], minlength=parts), -(-np.bincount(row_part) // largest))
-    total = int(lower.sum())
-    for part in (lower < upper).nonzero()[0]:
-        total += _exact(A[row_part == part][:, column_part == part]) - int(lower[part])
-    return total
-
-
-def _greedy(A: csr_array) -> list[int]:
-    """Columns that cover all rows, the one that covers most first: an upper bound."""
-    groups, bare = A.T.tocsr(), np.ones(A.shape[0], bool)
-    gain = np.diff(groups.indptr).astype(np.int64)
-    chosen = []
+def _greedy(groups: Sliding | Listed, pixels: Bools) -> int:
+    """How many groups cover the pixels, if the one that covers most comes first: an upper bound."""
+    bare, count = pixels, 0
     while bare.any():
-        best = int(gain.argmax())
-        pixels = groups.indices[groups.indptr[best] : groups.indptr[best + 1]]
-        pixels = pixels[bare[pixels]]
-        bare[pixels] = False
-        np.subtract.at(gain, A[pixels].indices, 1)
-        chosen.append(best)
-    return chosen
+        bare = bare & (groups.holding(_only(groups.grid, int(groups.held(bare).argmax()))) == 0)
+        count += 1
+    return count
 
 
-def _independent(A: csr_array) -> list[int]:
-    """Rows of which no two share a column, those with few columns first: a lower bound."""
-    taken = np.zeros(A.shape[1], bool)
+def _apart(groups: Sliding | Listed, pixels: Bools) -> list[int]:
+    """Pixels of which no two are in one group, those in few groups first: a lower bound."""
+    free, often = pixels, groups.holding(np.ones(groups.grid, bool))
     chosen = []
-    for pixel in np.argsort(np.diff(A.indptr), kind="stable").tolist():
-        groups = A.indices[A.indptr[pixel] : A.indptr[pixel + 1]]
-        if not taken[groups].any():
-            taken[groups] = True
-            chosen.append(pixel)
+    while free.any():
+        chosen.append(int(np.where(free, often, often.max() + 1).argmin()))
+        free = free & (groups.holding(groups.held(_only(groups.shape, chosen[-1])) > 0) == 0)
     return chosen
 
 
-def _exact(A: csr_array) -> int:
-    """The least cover of one connected part, as a 0/1 program."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, seldom needed
+def _exact(groups: Sliding | Listed, pixels: Bools, some: list[int], upper: int) -> int:
+    """The least cover as a 0/1 program, if there are many pixels first for some of them only; those that it leaves bare
+    are added until there are none, or as many groups are needed as are known to suffice."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second to import
 
-    result = milp(
-        np.ones(A.shape[1]),
-        constraints=LinearConstraint(A, lb=1),
-        integrality=1,
-        bounds=Bounds(0, 1),
-        options={"mip_rel_gap": 0},
-    )
-    if not result.success:
-        raise SparsePGDError(f"no cover of {A.shape[0]} pixels by {A.shape[1]} groups: {result.message}")
-    fewest: int = round(result.fun)
-    return fewest
+    worth = groups.held(pixels).ravel()
+    if np.count_nonzero(pixels) * len(worth) <= WHOLE:
+        some = pixels.ravel().nonzero()[0].tolist()
+    by_worth = np.argsort(-worth, kind="stable")[: np.count_nonzero(worth)]
+    rows = np.zeros((0, len(by_worth)), bool)  # which groups hold each of these pixels
+    while True:
+        fresh = [groups.held(_only(groups.shape, pixel)).ravel()[by_worth] > 0 for pixel in some]
+        rows = np.concatenate((rows, fresh))
+        unlike = np.sort(np.unique(np.packbits(rows, axis=0), axis=1, return_index=True)[1])
+        program = LinearConstraint(rows[:, unlike].astype(float), lb=1)
+        options = {"mip_rel_gap": 0}
+        result = milp(np.ones(len(unlike)), constraints=program, integrality=1, bounds=Bounds(0, 1), options=options)
+        if not result.success:
+            raise SparsePGDError(f"no cover of {len(rows)} pixels by {len(unlike)} groups: {result.message}")
+        chosen = np.zeros(groups.grid, bool)
+        chosen.flat[by_worth[unlike[result.x > 0.5]]] = True
+        count, bare = int(chosen.sum()), pixels & (groups.holding(chosen) == 0)
+        if count == upper or not bare.any():
+            return count
+        some = _apart(groups, bare)
+
+
+def _only(shape: tuple[int, ...], place: int) -> Bools:
+    one = np.zeros(shape, bool)
+    one.flat[place] = True
+    return one

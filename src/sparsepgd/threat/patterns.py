@@ -25,7 +25,7 @@ class Pattern(ABC):
     """What one group looks like. Patterns are immutable and can be compared and hashed."""
 
     structured: ClassVar[bool] = True  # chooses the paper's defaults for structured perturbations
-    per_channel: ClassVar[bool] = False  # True: each channel of a pixel counts on its own
+    per_channel: ClassVar[bool] = False  # True: each channel of a pixel counts separately
     any_shape: ClassVar[bool] = False  # True: asks for no rows and columns, so that x may be (B, F) or (B, C, L)
     unit: ClassVar[str]  # what k counts, in the plural, for messages and tables
 
@@ -117,8 +117,7 @@ class Frame(Pattern):
 class Shape(Pattern):
     """Any drawing, given as a 0/1 kernel: a heart, a star, a circle, a letter, a picture file.
 
-    The kernel is kept as it is, empty borders included, because they decide how near to the image's
-    edge the shape can come.
+    The kernel is used unchanged. Its empty borders keep the shape away from the edge of the image.
     """
 
     unit: ClassVar[str] = "shapes"

@@ -1,4 +1,4 @@
-"""The adversary of a training run: what it makes of a batch. It sees the model in evaluation mode. And sparse noise."""
+"""The adversaries of training, which attack each batch with the model in evaluation mode; and sparse noise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def training_budget(settings: Settings, shape: tuple[int, int, int], pattern: Pa
 
 @dataclass(frozen=True, eq=False)
 class SparseAdversary:
-    """sPGD as the paper trains with it, 20 steps, a mask that stays for 10 is drawn afresh; SparseAnneal; or a rival.
+    """sPGD as in the paper's training (20 steps, tolerance 10), SparseAnneal, or another attack.
 
     On a GPU its work is recorded and replayed: the weights change, but stay where they are.
     """
@@ -139,7 +139,7 @@ class SparseAdversary:
 def one_step(
     attack: SparsePGD, model: nn.Module, x: Tensor, y: Tensor, rows: Tensor, goal: Goal, noise: Noise
 ) -> Tensor:
-    """The point after one step from a random start. The model is asked once, not also about the point reached."""
+    """The point after one step from a random start. The point reached is not evaluated."""
     threat, images = entered(attack, x, y, rows)
     state = attack.start(threat, images, noise)
     seen = Oracle(model, goal).evaluate(attack.propose(threat, images, state), y, y, gradient=True)

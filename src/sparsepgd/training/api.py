@@ -41,7 +41,7 @@ TESTED = 100  # steps of the attack on the images to test on
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The model in evaluation mode (with the averaged weights, if there is an average) and how it came about."""
+    """The model in evaluation mode (with averaged weights, if they are averaged) and the history of its training."""
 
     model: nn.Module
     settings: Settings

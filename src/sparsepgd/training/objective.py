@@ -1,4 +1,4 @@
-"""The loss of a batch: cross-entropy or TRADES, with soft targets if asked for."""
+"""The loss of a batch: cross-entropy or TRADES, with soft targets as an option."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ RECORD = "training.json"
 
 
 class TrainingRecord(Strict):
-    """A training run: its settings, its curves with one value an epoch, and what was to be said of it."""
+    """A training run: its settings, its curves with one value per epoch, and its warnings."""
 
     version: Literal[1] = 1
     created: str

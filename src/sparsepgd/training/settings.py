@@ -1,4 +1,4 @@
-"""All that decides a training run: its method, and its settings as one frozen value."""
+"""Everything that decides a training run: its method, and its settings as one frozen value."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Settings:
 
     @property
     def sparse(self) -> bool:
-        """Whether the adversary is one of `budget`."""
+        """Whether the adversary is limited by `budget`."""
         return self.kind.adversary in ("spgd", "anneal", "pgd0", "loap")
 
     def anneals(self, iteration: int) -> bool:
@@ -160,7 +160,7 @@ class Settings:
         return self.kind.adversary == "anneal" and self.seed_for("mixed", iteration) % 1000 >= 1000 * self.mixed
 
     def seed_for(self, purpose: str, number: int = 0) -> int:
-        """A seed of its own for every purpose and every epoch or iteration."""
+        """A separate seed for every purpose and every epoch or iteration."""
         return int.from_bytes(hashlib.sha256(f"{self.seed}/{purpose}/{number}".encode()).digest()[:7], "big")
 
 
@@ -168,12 +168,12 @@ FIELDS = tuple(field.name for field in fields(Settings) if field.name not in ("m
 
 
 def several(value: Any) -> tuple[Any, ...]:
-    """A list, or one alone, stands for a tuple."""
+    """A list or a single value is accepted as a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
-    """The method's own values, then `options`, checked; an unknown one is an error that lists the known."""
+    """The method's own values, then `options`, checked; an unknown option is an error that lists the known ones."""
     if wrong := sorted(set(options) - set(FIELDS)):
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")
     kind = method(name)

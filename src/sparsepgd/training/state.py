@@ -1,4 +1,4 @@
-"""All that changes while a model trains: it is saved at the end of an epoch and resumed from there, to the bit."""
+"""Everything that changes during training: it is saved at the end of an epoch and resumed from there, to the bit."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SUBJECTS = "subjects"  # a folder in that of the full-size models
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of weights, each beside its card."""
+    """A folder of weights with their cards."""
 
     kind: Literal["package", "weights"]
     folder: Traversable
@@ -51,7 +51,7 @@ def package() -> Place:
 
 
 def places() -> Iterator[Place]:
-    """In the order in which a name is looked for; the variable is read when its turn comes."""
+    """The folders in which a name is looked up, in order; the environment variable is read on each call."""
     yield package()
     if named := os.environ.get(VARIABLE):
         if not Path(named).is_dir():

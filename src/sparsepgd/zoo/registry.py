@@ -1,4 +1,4 @@
-"""The shipped models and images: weights as safetensors, each beside a card that tells its origin."""
+"""The shipped models and images: weights as safetensors, each with a card that says how it was trained."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _figure(words: str, value: Any, measured: str) -> dict[str, Any]:
 
 
 def names(folder: Traversable | None = None) -> list[str]:
-    """The models at hand, sorted. `folder`: where weights and cards are; default: all places of `places.places`."""
+    """The available models, sorted. `folder`: where weights and cards are; default: all places of `places.places`."""
     return sorted({name for place in _places(folder) for name in place.names()})
 
 

@@ -34,7 +34,7 @@
   const trueName = (shot) => setOf(shot).labels[data.images[shot.image].label];
   const said = (shot, number) => data.runs[shot.run].names[number];
   const sure = (share) => (share === null ? "" : `${(100 * share).toFixed(1)} %`);
-  const outcomes = { fooled: "fooled", withstood: "withstood", wrong: "wrong from the start" };
+  const outcomes = { fooled: "fooled", withstood: "withstood", wrong: "misclassified clean" };
   const outcome = (shot) => (shot.attack === null ? outcomes[shot.outcome] : `fooled by ${shot.attack}`);
 
   const svgNode = (name, attributes) => {

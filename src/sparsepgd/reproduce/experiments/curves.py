@@ -51,7 +51,7 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
             for length, share in _read(case, one.record)
         ]
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
-                        "Tables I and II", "anneal is read from one run; one shorter than a cycle has another "
+                        "Tables I and II", "anneal is read from one run; a run shorter than one cycle has another "
                         "schedule")  # fmt: skip
         return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
 
@@ -194,5 +194,5 @@ def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Numbe
         ratio = None if printed is None or unit is None else printed / unit
         numbers.append(Number("times the time of sPGD_u", role, column, minutes / unit_here, ratio))
         calls = mean(row.forwards + row.backwards for row in record.rows)
-        numbers.append(Number("passes for an image", role, column, calls, None))
+        numbers.append(Number("passes per image", role, column, calls, None))
     return numbers

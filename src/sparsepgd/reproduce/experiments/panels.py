@@ -66,7 +66,7 @@ def panels(recipe: Recipe, job: Job) -> Plan:
     large = subjects[0].x.shape[2] >= 100
     cases = [
         Case(
-            "share of the right images that are fooled",
+            "share of correctly classified images that are fooled",
             subject.role,
             kind,
             subject,
@@ -83,7 +83,7 @@ def panels(recipe: Recipe, job: Job) -> Plan:
             numbers += [Number(case.section, case.row, case.column, _fooled(one), None) for case, one in mine]
             if shots := _shots(mine, subject):
                 figures["panels-" + re.sub(r"[^\w.+-]+", "-", subject.role)] = partial(draw, shots)
-        return Outcome("share of the right images that are fooled, %", numbers, words, figures)
+        return Outcome("share of correctly classified images that are fooled, %", numbers, words, figures)
 
     words = reasons(recipe, job, subjects, "the paper shows pictures of ImageNet-100 and no numbers here")
     if not large:

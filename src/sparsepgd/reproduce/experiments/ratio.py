@@ -101,8 +101,8 @@ def ratio(recipe: Recipe, job: Job) -> Plan:
         return Outcome("Omega_0 / Omega'_0", numbers, words, {"ratio": partial(drawn, numbers)})
 
     words = reasons(recipe, job, subjects, "the paper: above 0.95 for k < 5 (text of section IV); "
-                    "no other number is printed", "here v is what sPGD projected ends with; the axis of the paper is "
-                    "Omega'_0, here k, which it hardly leaves")  # fmt: skip
+                    "no other number is printed", "here v is the final mask of sPGD projected; the paper's axis is "
+                    "Omega'_0, ours k, which is almost equal")  # fmt: skip
     return Plan(parts, finish)
 
 

@@ -29,8 +29,8 @@ from sparsepgd.threat import Features, Pattern, Pixels, Threat
 @registered()
 @dataclass(frozen=True, eq=False)
 class ClusterRS(RandomSearch[Change]):
-    """Black box: the model may be any callable. A query changes a square or a point, which stays unless the loss
-    falls."""
+    """Black box: the model may be any callable. Each query changes a square or a single point, and keeps the change
+    unless the loss falls."""
 
     name: ClassVar[str] = "cluster-rs"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)

@@ -37,6 +37,11 @@ class Candidate:
 def render(threat: Threat, images: Images, candidate: Candidate) -> Tensor:
     """The candidate on the clean images, (B, C, H, W). Where groups overlap, the later one is seen."""
     count, lanes, k, _ = candidate.bits.shape
+    if threat.pointwise:
+        place = candidate.groups[:, None].expand(-1, lanes, -1)
+        clean, low, high = (values.view(count, lanes, -1) for values in (images.x, images.low, images.high))
+        shown = torch.where(candidate.bits[..., 0], high.gather(2, place), low.gather(2, place))
+        return clean.scatter(2, place, shown).view_as(images.x)
     (c, h, w), device = threat.shape, images.x.device
     place, solid = threat.cells(candidate.groups)
     place = place.view(count, 1, -1).expand(-1, lanes, -1)

@@ -106,8 +106,8 @@ class SparseRS(RandomSearch[Candidate]):
         return render(threat, images, state.tried)
 
     def change(self, threat: Threat, images: Images, kept: Candidate, it: Tensor, noise: Noise) -> Candidate:
-        """The original, which stops at the first success, accepts by the same rule: what improves the loss strictly, or
-        fools. The loop may run on; what is proposed after the last query is never looked at."""
+        """As in the original, a change is accepted if it increases the loss or fools the model. Proposals after the
+        last query are not used."""
         return self.moves_of(threat).after(kept, images, it.clamp(max=self.queries - 1), noise)
 
     def moves_of(self, threat: Threat) -> Moves:

@@ -1,0 +1,40 @@
+"""Rows of dataclasses of tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparsepgd.problem import rows
+
+
+@dataclass(frozen=True)
+class Pair:
+    a: Tensor
+    b: Tensor
+
+
+OLD = Pair(torch.arange(4.0), torch.arange(8.0).view(4, 2))
+
+
+@pytest.mark.parametrize("which", [[True, False, True, False], [False] * 4, [True] * 4])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
+    which: list[bool], on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def new(pick: Tensor | slice) -> Pair:
+        part = rows.select(OLD, pick)
+        made.append(len(part.a))
+        return Pair(-part.a, 10 * part.b)
+
+    monkeypatch.setattr(rows, "on_host", lambda tensor: on_host)
+    found = rows.renewed(torch.tensor(which), new, OLD)
+    wanted = [(-a, 10 * b) if new else (a, b) for new, a, b in zip(which, OLD.a, OLD.b, strict=True)]
+    assert torch.equal(found.a, torch.stack([a for a, _ in wanted]))
+    assert torch.equal(found.b, torch.stack([b for _, b in wanted]))
+    assert sum(made) == (sum(which) if on_host else 4)
