@@ -247,8 +247,8 @@ def _compared() -> Iterator[tuple[bool, str]]:
         yield (
             here[after] < here[before] - 5,
             f"The continuous mask makes sPGD stronger in the paper: robust accuracy is {paper[before]:.1f} % without "
-            f"it and {paper[after]:.1f} % with it. On {parts.model} we find {here[before]:.1f} % and {here[after]:.1f} % "
-            f"({parts.images}, {parts.steps:,} steps; [Table IX]({parts.link})).",
+            f"it and {paper[after]:.1f} % with it. On {parts.model} we find {here[before]:.1f} % and "
+            f"{here[after]:.1f} % ({parts.images}, {parts.steps:,} steps; [Table IX]({parts.link})).",
         )
     if (alpha := found.get("alpha")) and any(alpha.row("here").values()):
         here, paper = alpha.row("here"), alpha.row("paper")
