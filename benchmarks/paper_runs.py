@@ -263,6 +263,13 @@ def dumped(content: dict[str, Any]) -> bytes:
     return (re.sub(r"\{[^{}\[\]]*\}", lambda found: re.sub(r"\n\s*", " ", found[0]), text) + "\n").encode()
 
 
+def without_folders(content: bytes, args: argparse.Namespace) -> bytes:
+    """Of the files and folders that were given only their names."""
+    for word in (args.data, *args.model):
+        content = content.replace(re.sub(r"[^/]*$", "", word.rpartition(":")[2]).encode() or b"\0", b"")
+    return content
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"default: {' '.join(RECIPES)}")
@@ -338,7 +345,7 @@ def main() -> int:
     args.records.mkdir(parents=True, exist_ok=True)
     for name in args.recipes:
         if made := record(order, args, name, done):
-            atomic.write(args.records / f"paper-{name}-{args.name}.json", dumped(made))
+            atomic.write(args.records / f"paper-{name}-{args.name}.json", without_folders(dumped(made), args))
         print(f"{name}: {made['missing'] if made else 'too many'} missing", flush=True)
     print(f"{len(done)} of {len(futures)} attacks in {time.monotonic() - begun:.0f} s", flush=True)
     return int(len(done) < len(futures))

@@ -50,6 +50,8 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     assert driver.record(order, args, "components", attacked(driver, order, "components", skip=1)) == record
     (tmp_path / "paper-components-mine.json").write_bytes(driver.dumped(record))
     assert json.loads((tmp_path / "paper-components-mine.json").read_text()) == record
+    args.data, args.model = "npz:/far/away/x.npz", ["V=trained:runs/v", "R=zoo:small-plain"]
+    assert driver.without_folders(b"npz:/far/away/x.npz runs/v small-plain", args) == b"npz:x.npz v small-plain"
     text = script("results_page", monkeypatch).page(tmp_path, ())
     assert "a dash means that the run did not finish within the time limit" in text
     assert "| small-plain, here | - |" in text
