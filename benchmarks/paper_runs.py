@@ -204,7 +204,9 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
     first = plan.parts[0].subject
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
-    places = {one.role: one.name for one in reversed(subjects)}
+    places: dict[str, str] = {}
+    for one in subjects:
+        places.setdefault(one.role, one.name)
     drawn = {}
     if name == PICTURES:
         drawn = {f"results-{name}-{args.name}-{which}.svg": svg(draw()) for which, draw in outcome.figures.items()}
