@@ -298,7 +298,8 @@ def _compared() -> Iterator[tuple[bool, str]]:
             f"sPGD transfers better than Sparse-RS in the paper. Here the mean success rate on other networks is "
             f"{whole['sPGD_u']:.1f} % for sPGD unprojected, {whole['sPGD_p']:.1f} % for sPGD projected and "
             f"{whole['RS']:.1f} % for Sparse-RS. If the attack stops as soon as it fools the source, it is "
-            f"{early:.1f} % for sPGD unprojected; the paper, which does not say whether it stops, has {theirs:.1f} % ({one.images} of {one.record['data']}; [Table VI]({one.link})).",
+            f"{early:.1f} % for sPGD unprojected; the paper, which does not say whether it stops, has "
+            f"{theirs:.1f} % ({one.images} of {one.record['data']}; [Table VI]({one.link})).",
         )
 
 
