@@ -19,24 +19,24 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from pool import Key, collected, stopped
 from provenance import ROOT, command, named, origin
+from shipping import alone, figure, first_line, shipped
 
 from sparsepgd import atomic, options, zoo
 from sparsepgd.reproduce.parts import Finished
-from sparsepgd.runs import identity, runs
+from sparsepgd.runs import runs
 from sparsepgd.search import SparseAutoAttack
-from sparsepgd.sources import TRAINED, load_data
+from sparsepgd.sources import load_data
 from sparsepgd.threat import Budget
 from sparsepgd.training import recipes
-from sparsepgd.training.entries import VERSIONS, add_robust, round_to_half
+from sparsepgd.training.entries import VERSIONS, add_robust
 from sparsepgd.training.records import load as load_training
-from sparsepgd.training.state import write_weights
 from sparsepgd.zoo.places import SUBJECTS, VARIABLE
 
 RECIPES = ROOT / "recipes" / SUBJECTS
@@ -63,7 +63,7 @@ def start(name: str) -> str | None:
 
 
 def done(name: str, args: argparse.Namespace) -> bool:
-    return (args.weights / f"{name}.json").is_file()
+    return (args.weights / f"{name}.json").is_file() and (args.records / f"{name}.json").is_file()
 
 
 def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
@@ -109,28 +109,10 @@ def train(args: argparse.Namespace) -> int:
 
 def entered(name: str, args: argparse.Namespace) -> zoo.Card:
     """Weights, card and record of a finished training."""
-    own, model = zoo.card(TRAINED, args.out / name), zoo.load(TRAINED, args.out / name)
     first = start(name)
-    stages = [*([] if first is None else [zoo.card(first)]), own]
-    state = round_to_half(model)
-    x, y = load_data(args.data)
-    with torch.no_grad():
-        clean = float((model(x).argmax(1) == y).float().mean())
-    args.weights.mkdir(parents=True, exist_ok=True)
-    about = (RECIPES / f"{name}.toml").read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
-    card = replace(
-        own,
-        name=name,
-        description=f"PreActResNet of {own.parameters:,} parameters; {about}",
-        sha256=write_weights(args.weights / f"{name}.safetensors", state),
-        command=" && ".join(stage.command.replace(args.data, named(args.data)) for stage in stages),
-        epochs=sum(stage.epochs for stage in stages),
-        training_seconds=round(sum(stage.training_seconds for stage in stages), 1),
-        clean_accuracy=round(clean, 5),
-        measured=f"weights rounded to float16, float32; clean: {len(x)} test images",
-        classes=list(zoo.CIFAR10_CLASSES),
-        robust=[],
-    )
+    before = [] if first is None else [zoo.card(first)]
+    about = first_line(RECIPES / f"{name}.toml")
+    card = shipped(name, args.out / name, before, about, args.data, args.weights)
     training = load_training(args.out / name)
     record = {
         "recipe": f"recipes/{SUBJECTS}/{name}.toml",
@@ -150,7 +132,6 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
         "robust": [],
     }
     written(args.records / f"{name}.json", record)
-    atomic.write(args.weights / f"{name}.json", card.to_json().encode())
     return card
 
 
@@ -181,8 +162,7 @@ def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> No
     tested, figures = budget(name), []
     for version in (version for version in VERSIONS if (name, version) in found):
         attack = SparseAutoAttack(tested, args.steps, args.queries, version=version)
-        share, pattern = found[name, version].record.robust_accuracy, identity.plain(tested.pattern)
-        figures.append(zoo.Figure(attack.name, share, args.n, tested.k, pattern, tested.eps, args.steps, args.queries))
+        figures.append(figure(attack, found[name, version].record.robust_accuracy, args.n))
     card = add_robust(args.weights, name, figures, f"robust: the first {args.n} test images")
     file = args.records / f"{name}.json"
     record = json.loads(file.read_text())
@@ -192,10 +172,6 @@ def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> No
         sum(one.record.seconds for one in found.values()), 1
     )
     written(file, record)
-
-
-def alone() -> None:
-    torch.set_num_threads(1)
 
 
 def written(file: Path, record: dict[str, Any]) -> None:

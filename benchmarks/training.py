@@ -4,11 +4,17 @@
 
 The same as `spgd train --recipe recipes/quick/NAME.toml --out runs/quick/NAME` and `spgd evaluate --attack saa`, one
 after the other; run again, it goes on where it was stopped. The records go to benchmarks/results/train-NAME.json.
+
+    python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
+
+`--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
+with --plus steps too.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
@@ -17,11 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from provenance import origin
+from records import stages
+from shipping import figure, first_line, shipped
 
+from sparsepgd import options, zoo
 from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run
+from sparsepgd.search import SparseAutoAttack
+from sparsepgd.sources import TRAINED
+from sparsepgd.threat import Budget
 from sparsepgd.training import recipes
+from sparsepgd.training.entries import add_robust
 from sparsepgd.training.records import load as load_training
+from sparsepgd.zoo.places import VARIABLE
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,6 +50,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=1000, help="test images under attack")
     parser.add_argument("--steps", type=int, default=300, help="of sPGD, with either gradient")
     parser.add_argument("--queries", type=int, default=10_000, help="of Sparse-RS")
+    parser.add_argument("--ship", metavar="NAME", help="of the model in weights/")
+    parser.add_argument("--plus", type=int, default=6000, help="steps of SparseAnneal in saa+, for a shipped model")
+    parser.add_argument("--seeds", type=int, default=1, help="of saa+")
+    parser.add_argument("--weights", type=Path, default=ROOT / "weights")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
 
@@ -47,17 +65,28 @@ def call(*words: object) -> None:
 
 def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     recipe, folder = ROOT / "recipes" / "quick" / f"{name}.toml", args.runs / name
+    ship = args.ship if name == args.names[-1] else None
     if not (folder / "model.json").is_file():
         call("train", "--recipe", recipe, "--data", args.data, "--out", folder, "-q")
     wanted, saa = recipes.read(recipe), args.runs / f"{name}-saa"
+    model = f"zoo:{ship}" if ship else f"trained:{folder}"
+    if ship:
+        before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
+        shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
+        os.environ[VARIABLE] = str(args.weights)
     start = time.perf_counter()
     call(
-        "evaluate", "--model", f"trained:{folder}", "--data", args.data, "-n", args.n, "--k", wanted["k"],
+        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", wanted["k"],
         "--pattern", wanted.get("pattern", "pixel"), "--attack", "saa", "--steps", args.steps,
         "--queries", args.queries, "--chunk", args.n, "--out", saa, "-q",
     )  # fmt: skip
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
     run = load_run(saa)
+    plus = measured_plus(ship, wanted, args) if ship else []
+    if ship:
+        paper = SparseAutoAttack(_budget(wanted), args.steps, args.queries)
+        figures = [figure(paper, run.summary().robust_accuracy, args.n), *plus]
+        add_robust(args.weights, ship, figures, f"robust: the first {args.n} of them")
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"],
@@ -74,6 +103,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
+        **({"saa+": [dataclasses.asdict(one) for one in plus], "shipped as": ship} if ship else {}),
         "saa": {
             "steps": args.steps,
             "queries": args.queries,
@@ -82,6 +112,25 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
             "seconds with warm-up": round(time.perf_counter() - start, 1),
         },
     }
+
+
+def measured_plus(ship: str, wanted: dict[str, Any], args: argparse.Namespace) -> list[zoo.Figure]:
+    """The shipped model under saa+, one figure for each seed."""
+    attack, found = SparseAutoAttack(_budget(wanted), args.plus, args.queries, version="standard"), []
+    for seed in range(args.seeds):
+        folder = args.runs / f"{ship}-saa-plus-{seed}"
+        call(
+            "evaluate", "--model", f"zoo:{ship}", "--data", args.data, "-n", args.n, "--k", wanted["k"],
+            "--pattern", wanted.get("pattern", "pixel"), "--attack", "saa+", "--steps", args.plus,
+            "--queries", args.queries, "--seed", seed, "--chunk", args.n, "--out", folder, "-q",
+        )  # fmt: skip
+        found.append(figure(attack, load_run(folder).summary().robust_accuracy, args.n, seed))
+        print(found[-1], found[-1].robust_accuracy, flush=True)
+    return found
+
+
+def _budget(wanted: dict[str, Any]) -> Budget:
+    return Budget(wanted["k"], options.pattern(wanted.get("pattern", "pixel")))
 
 
 def main() -> None:

@@ -1,10 +1,13 @@
 """What each ingredient of training against SparseAnneal gives: short runs from one plain network, held-out images.
 
     python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
+    python benchmarks/training_ablation.py run --data cifar10.npz --start A.safetensors B.safetensors --out ...
     python benchmarks/training_ablation.py page [--check]             # the table of docs/training.md, from the record
 
-Every variant trains a PreActResNet-18 for a few epochs. Reported are clean and robust accuracy under SparseAnneal of
-training images that no run has seen. A record that exists is continued: variants that it has are left out.
+Every variant trains a PreActResNet-18 for a few epochs. Reported are clean and robust accuracy under SparseAnneal, and
+under Cluster-RS after it, of training images that no run has seen. With --start the runs go on from weights that were
+trained against SparseAnneal, and other variants are tried. A record that exists is continued: variants that it has
+are left out.
 """
 
 import argparse
@@ -17,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from provenance import ROOT, add_arguments, head
-from records import load, rewritten, torch_version
+from records import RESULTS, read, rewritten, torch_version
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
@@ -35,7 +39,8 @@ WORDING = {  # of variants in the record, for readers
     "half of the batches by sPGD": "half of the batches attacked by sPGD",
 }
 MARKS = "<!-- ablation: written by benchmarks/training_ablation.py page, do not edit -->\n", "<!-- end of ablation -->"
-STEPS = (30, 100, 300)  # of the attack, reported
+THEN = "then Cluster-RS"
+STEPS = (30, 100, 300, 1000)  # of the attack, reported
 COMMON: dict[str, Any] = {
     "batch": 500, "schedule": "one-cycle", "nesterov": True, "clip": 1.0, "lr": 0.1, "ema": 0.995, "watch_steps": 0,
 }  # fmt: skip
@@ -60,6 +65,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+FURTHER_COMMON = {"lr": 0.03, "steps": 6, "lam": 12.0}
+FURTHER: dict[str, dict[str, Any]] = {  # from a network that was trained against SparseAnneal
+    "baseline: 6 steps, lambda 12": {},
+    "lambda 6": {"lam": 6.0},
+    "lambda 24": {"lam": 24.0},
+    "lambda 48": {"lam": 48.0},
+    "lambda 96": {"lam": 96.0},
+    "12 steps": {"steps": 12},
+    "12 steps, lambda 24": {"steps": 12, "lam": 24.0},
+    "12 steps, lambda 48": {"steps": 12, "lam": 48.0},
+    "up to 5 k pixels": {"multi_eps": 5},
+    "up to 5 k pixels, lambda 48": {"multi_eps": 5, "lam": 48.0},
+    "20 steps, lambda 24": {"steps": 20, "lam": 24.0},
+}
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
@@ -71,6 +92,8 @@ def arguments() -> argparse.Namespace:
     one.add_argument("--only", action="append", default=[], help="a variant by its name; again for more")
     one.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
     one.add_argument("--k", type=int, default=20)
+    one.add_argument("--start", type=Path, nargs="+", help="safetensors of the network to go on from, in parts")
+    one.add_argument("--queries", type=int, default=3000, help="of Cluster-RS, after SparseAnneal")
     add_arguments(one)
     return parser.parse_args()
 
@@ -99,21 +122,30 @@ def run(args: argparse.Namespace) -> None:
     )
     torch.manual_seed(0)
     plain = preact_resnet18(num_classes=10).to(args.device)
-    trained(plain, (x, y), {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
+    if args.start:
+        parts = {name: value for file in args.start for name, value in load_file(file).items()}
+        plain.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in parts.items()})
+    else:
+        trained(plain, (x, y), {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
     start = {name: value.clone() for name, value in plain.state_dict().items()}
-    for name, other in VARIANTS.items():
+    variants, base = (FURTHER, {**BASE, **FURTHER_COMMON}) if args.start else (VARIANTS, BASE)
+    for name, other in variants.items():
         done = {row["variant"] for row in record["runs"]}
         if name in done or (args.only and name not in args.only) or time.monotonic() - began > args.seconds:
             continue
         plain.load_state_dict(start)
-        options = {**BASE, "epochs": args.epochs, **other}
+        options = {**base, "epochs": args.epochs, **other}
         made = trained(plain, (x, y), options, args)
-        result = sp.SparseAnneal(sp.Budget(k=args.k), max(STEPS))(made.model, *held)
+        budget = sp.Budget(k=args.k)
+        result = sp.SparseAnneal(budget, max(STEPS))(made.model, *held)
+        left = result.robust
+        after = sp.ClusterRS(budget, args.queries)(made.model, held[0][left], held[1][left])
         passes, accuracy = accuracy_over_queries(result)
         curve = dict(zip(passes.tolist(), accuracy.tolist(), strict=True))
         robust = {steps: round(min(share for at, share in curve.items() if at <= steps), 5) for steps in STEPS}
         row = {"variant": name, "options": options, "seconds": round(made.seconds, 1), "loss": made.curves["loss"][-1],
-               "clean": round(result.clean_accuracy, 5), "robust": robust}  # fmt: skip
+               "clean": round(result.clean_accuracy, 5), "robust": robust,
+               THEN: round(int(after.robust.sum()) / len(held[0]), 5), "queries": args.queries}  # fmt: skip
         record["runs"].append(row)
         print(row, flush=True)
         args.out.write_text(json.dumps(record) + "\n")
@@ -126,17 +158,21 @@ def _worded(variant: str) -> str:
 
 
 def page(check: bool) -> int:
-    """The table of docs/training.md; with `check`, 1 if it is not that of the record."""
-    record = load("training-ablation")
-    shares = [[row["clean"], *row["robust"].values()] for row in record["runs"]]
-    rows = [
-        [_worded(row["variant"]), *(f"{100 * share:.1f}" for share in each), f"{row['seconds']:.0f}"]
-        for row, each in zip(record["runs"], shares, strict=True)
-    ]
-    steps = [f"{int(steps)} steps" for steps in record["runs"][0]["robust"]]
+    """The tables of docs/training.md; with `check`, 1 if they are not those of the records."""
+    parts = [table(record) for record in read(RESULTS, "training").values()]
+    return rewritten(ROOT / "docs" / "training.md", MARKS, "\n".join(parts), check)
+
+
+def table(record: dict[str, Any]) -> str:
+    rows = []
+    for row in record["runs"]:
+        shares = [row["clean"], *row["robust"].values(), *([row[THEN]] if THEN in row else [])]
+        rows.append([_worded(row["variant"]), *(f"{100 * share:.1f}" for share in shares), f"{row['seconds']:.0f}"])
+    first = record["runs"][0]
+    steps = [f"{int(steps):,} steps" for steps in first["robust"]]
+    more = [f"then Cluster-RS, {first['queries']:,} queries"] if THEN in first else []
     where = f"{record['hardware']}, torch {torch_version(record)}, commit {record['commit']}: `{record['command']}`"
-    table = markdown(["variant", "clean, %", *steps, "seconds of training"], rows)
-    return rewritten(ROOT / "docs" / "training.md", MARKS, f"{table}\n\n{where}\n", check)
+    return f"{markdown(['variant', 'clean, %', *steps, *more, 'seconds of training'], rows)}\n\n{where}\n"
 
 
 def main() -> int:

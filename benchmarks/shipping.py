@@ -1,0 +1,58 @@
+"""Weights and card of a model as they are shipped: float16, with what all its stages cost and what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from provenance import named
+
+from sparsepgd import atomic, zoo
+from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.runs import identity
+from sparsepgd.search import SparseAutoAttack
+from sparsepgd.sources import TRAINED, load_data
+from sparsepgd.training.entries import round_to_half
+from sparsepgd.training.state import write_weights
+
+
+def shipped(name: str, folder: Path, before: Sequence[zoo.Card], about: str, data: str, weights: Path) -> zoo.Card:
+    """NAME.safetensors and NAME.json in `weights`, from the folder of a finished training. `before`: the cards of the
+    stages before it. `about`: what is said of it besides its size. `data`: with images to test on."""
+    own, model = zoo.card(TRAINED, folder), zoo.load(TRAINED, folder).eval()
+    stages, state = [*before, own], round_to_half(model)
+    x, y = load_data(data)
+    with borrowed(model, x.device):
+        clean = float((Oracle(model).answers(x, 500).argmax(1) == y).float().mean())
+    weights.mkdir(parents=True, exist_ok=True)
+    card = replace(
+        own,
+        name=name,
+        description=f"PreActResNet of {own.parameters:,} parameters; {about}",
+        sha256=write_weights(weights / f"{name}.safetensors", state),
+        command=" && ".join(stage.command.replace(data, named(data)) for stage in stages),
+        epochs=sum(stage.epochs for stage in stages),
+        training_seconds=round(sum(stage.training_seconds for stage in stages), 1),
+        clean_accuracy=round(clean, 5),
+        measured=f"weights rounded to float16, float32; clean: {len(x)} test images",
+        classes=list(zoo.CIFAR10_CLASSES),
+        robust=[],
+    )
+    atomic.write(weights / f"{name}.json", card.to_json().encode())
+    return card
+
+
+def figure(attack: SparseAutoAttack, share: float, images: int, seed: int = 0) -> zoo.Figure:
+    budget, pattern = attack.budget, identity.plain(attack.budget.pattern)
+    return zoo.Figure(
+        attack.name, share, images, budget.k, pattern, budget.eps, attack.steps, attack.queries, seed
+    )  # fmt: skip
+
+
+def first_line(recipe: Path) -> str:
+    """What a recipe says of itself."""
+    return recipe.read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
+
+
+def alone() -> None:
+    torch.set_num_threads(1)
