@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from pool import Key, collected, stopped
-from provenance import ROOT, command, named, origin
+from provenance import ROOT, command, commit, named, origin
 
 from sparsepgd import atomic, zoo
 from sparsepgd.report.style import svg
@@ -331,6 +331,7 @@ def counted(order: Order, names: list[str]) -> int:
 
 def main() -> int:
     begun, args = time.monotonic(), arguments()
+    commit()  # of the code that runs, not of what is there at the end
     order = ordered(args)
     if order.models:
         sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -64,8 +65,9 @@ def origin(data: str) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value} | ({"unknown": unknown} if unknown else {})
 
 
+@cache
 def commit() -> str:
-    """Of this repository; where there is no git, the variable COMMIT says it."""
+    """Of this repository, when it is first asked for; where there is no git, the variable COMMIT says it."""
     if told := os.environ.get("COMMIT"):
         return told
     if which("git") is None:
