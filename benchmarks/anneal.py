@@ -83,6 +83,16 @@ ABLATION: dict[str, dict[str, Any]] = {
 }
 
 
+WORDING = {  # of variants in records
+    "as it is": "baseline",
+    "what is clipped is forgotten": "the clipped part is discarded",
+    "no groups barred": "no groups excluded",
+    "local search alone, after ten ascents": "only local search after the first ten cycles",
+    "one start, with steps of 0.5": "one start, with a first step of 0.5",
+    "steps shrink to a fifth": "step size decays to a fifth",
+}
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
@@ -339,10 +349,9 @@ def of_structures(record: dict[str, Any]) -> str:
         if (pattern, "anneal") in runs
     ]
     return (
-        f"Structures: images of {record['images']:,} still classified correctly, `{record['model']}`, {first['steps']} "
-        f"steps, Sparse-RS with {2 * first['steps']} queries ({first['right']} without an attack):\n\n"
-        + markdown(["pattern", *attacks], rows)
-        + source(record)
+        f"Structured perturbations: how many of {record['images']:,} images `{record['model']}` still classifies "
+        f"correctly after {first['steps']} steps (Sparse-RS: {2 * first['steps']} queries; without an attack: "
+        f"{first['right']}):\n\n" + markdown(["pattern", *attacks], rows) + source(record)
     )
 
 
@@ -352,10 +361,9 @@ def of_ablation(record: dict[str, Any]) -> str:
         left.setdefault(row["variant"], []).append(row["left"])
     first = record["runs"][0]
     return (
-        f"Without one ingredient, or with another choice: images of {record['images']:,} still classified correctly, "
-        f"`{record['model']}`, k = {record['k']}, {first['steps']} steps ({first['right']} without an attack; "
-        f"{record['data']}):\n\n"
-        + markdown(["variant", "images"], [[name, ", ".join(map(str, each))] for name, each in left.items()])
+        f"Ablation: how many of {record['data']} `{record['model']}` still classifies correctly with k = {record['k']} "
+        f"after {first['steps']} steps (without an attack: {first['right']}):\n\n"
+        + markdown(["variant", "images"], [[WORDING.get(n, n), ", ".join(map(str, each))] for n, each in left.items()])
         + source(record)
     )
 

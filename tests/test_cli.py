@@ -161,7 +161,7 @@ def test_attack_on_a_large_photo_says_what_was_done_to_it(tmp_path: Path) -> Non
 def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
     done = spgd("attack", "bundled:3", "--k", "1", "--eps", "1/255", "--steps", "3", cwd=tmp_path)
     assert done.returncode == 1
-    assert "not fooled within Budget(k=1, Pixels(), eps=0.003922)" in done.stdout
+    assert "not fooled with k = 1 pixel, eps = 1/255" in done.stdout
 
 
 @pytest.mark.parametrize(

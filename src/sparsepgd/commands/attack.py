@@ -9,11 +9,12 @@ import torch
 import typer
 
 from sparsepgd import atomic, options
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis.summary import counted, describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command_line, device_named, out, progress, suggest
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import logits_of
+from sparsepgd.runs.identity import plain
 from sparsepgd.sources import Source, load_image, load_model, save_image
 from sparsepgd.threat import Budget
 
@@ -72,8 +73,8 @@ def attack(
         return
     else:
         out.print(
-            f"not fooled within {budget}; the best attempt changes {counted(changed, 'pixels')}; try a larger --k or "
-            "more --steps"
+            f"not fooled with {describe_budget(plain(budget))}; the best attempt changes {counted(changed, 'pixels')}; "
+            "try a larger --k or more --steps"
         )
     raise typer.Exit(1)
 

@@ -11,11 +11,11 @@ from typing import Annotated
 import torch
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.summary import counted, line
+from sparsepgd.analysis.summary import counted, describe_budget, line
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, command_line, device_named, one_model, out, print_json, progress, suggest
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.runs.identity import hardware
+from sparsepgd.runs.identity import hardware, plain
 from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
@@ -72,7 +72,7 @@ def compare(
     caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean over the attacked images"
     if refused:
         caption += f"; do not support {budget.pattern.unit}: {', '.join(refused)}"
-    out.print(tables.compared(lines, f"{source.name}, {budget}, {how}", caption))
+    out.print(tables.compared(lines, f"{source.name}, {describe_budget(plain(budget))}, {how}", caption))
     head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
     here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
     record = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}

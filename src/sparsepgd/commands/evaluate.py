@@ -13,7 +13,7 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
-from sparsepgd.analysis.summary import counted
+from sparsepgd.analysis.summary import counted, describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import (
     command,
@@ -33,7 +33,7 @@ from sparsepgd.evaluation import evaluate as run_evaluation
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
-from sparsepgd.runs import runs
+from sparsepgd.runs import identity, runs
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load
 from sparsepgd.search.contract import Attacker
@@ -87,7 +87,9 @@ def evaluate(
     budget = Budget(k=k, pattern=options.pattern(pattern), eps=options.eps(eps))
     attack = ("anneal" if k_curve else "saa+") if attack is None else attack
     searches = [options.attack(name, budget, steps, queries=queries) for name in options.named(attack)]
-    titles = [f"{search.name}, {options.length(search)}, {budget}" for search in searches]
+    titles = [
+        f"{search.name}, {options.length(search)}, {describe_budget(identity.plain(budget))}" for search in searches
+    ]
     names = model or [f"zoo:{name}" for name in zoo.bundled_names()]
     if not save and out_dir is not None:
         raise UnsupportedError(f"--no-save with --out {out_dir}; omit one of them")
@@ -249,7 +251,7 @@ def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> 
     else:
         suggest(f"verify the run: {command_line('verify', folder, **model)}")
     if steps < LONG[0] or queries < LONG[1]:
-        suggest(f"for numbers to publish, use --steps {LONG[0]} --queries {LONG[1]} and more images (-n)")
+        suggest(f"to publish numbers, use --steps {LONG[0]} --queries {LONG[1]} and more images (-n)")
 
 
 def _say(name: str, notices: Sequence[sanity.Notice]) -> None:
