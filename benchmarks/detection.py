@@ -1,4 +1,4 @@
-"""The paper's table on YOLOv8, in kind: mAP of a detector before and after sPGD, SAIF and Sparse-RS.
+"""The paper's table on YOLOv8, in kind: mAP of a detector before and after sPGD, SAIF, Sparse-RS and SparseAnneal.
 
 python benchmarks/detection.py --model yolov8n.pt --data coco-val48 --out runs/yolov8n [--device cuda --jobs 5]
 
@@ -44,6 +44,7 @@ def attacks(options: argparse.Namespace) -> dict[str, sp.Attack | None]:
         for gradient in ("unprojected", "projected"):
             found[f"{name}-spgd-{gradient}"] = sp.SparsePGD(budget, options.steps, gradient)
         found[f"{name}-rs"] = sp.SparseRS(budget, options.queries)
+        found[f"{name}-anneal"] = sp.SparseAnneal(budget, options.steps)
     for name, budget in pixels.items():
         found[f"{name}-saif"] = SAIF(budget, options.steps, targets=0)
     return found

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -44,6 +45,18 @@ def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     }
 
 
+def named(data: str) -> str:
+    """Files by their names alone."""
+    kind, colon, path = data.partition(":")
+    return f"{kind}{colon}{Path(path).name}" if colon else data
+
+
+def command() -> str:
+    """The command line; of folders and files only their names."""
+    words = [named(word) if word.startswith("npz:") else re.sub(r"[^=:]*/", "", word) for word in sys.argv[1:]]
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+
+
 def origin(data: str) -> dict[str, Any]:
     """The code and, if the data are one file, its checksum; what is not known stands in a list `unknown`."""
     file = Path(data.partition(":")[2] or data)
@@ -52,8 +65,9 @@ def origin(data: str) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value} | ({"unknown": unknown} if unknown else {})
 
 
+@cache
 def commit() -> str:
-    """Of this repository; where there is no git, the variable COMMIT says it."""
+    """Of this repository, when it is first asked for; where there is no git, the variable COMMIT says it."""
     if told := os.environ.get("COMMIT"):
         return told
     if which("git") is None:

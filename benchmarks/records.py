@@ -12,6 +12,8 @@ from typing import Any
 from provenance import OWN, ROOT
 
 from sparsepgd.reproduce.experiments import accuracy
+from sparsepgd.reproduce.jobs import scale
+from sparsepgd.reproduce.recipes import RECIPES
 from sparsepgd.tables import markdown
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -114,7 +116,8 @@ def _measured(results: Path) -> Iterator[Measured]:
                 yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
     for name, record in read(results, "subject").items():
         for one in record["robust"]:
-            yield Measured(name, budget_of(name), one["robust_accuracy"], one["attack"], one["images"], name)
+            attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
+            yield Measured(name, budget_of(name), one["robust_accuracy"], attack, one["images"], name)
     for name, record in read(results, "saa").items():
         recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
         yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
@@ -123,22 +126,94 @@ def _measured(results: Path) -> Iterator[Measured]:
         for run in record["runs"] if " run " in record["command"] else ():  # not structures, not ablations
             share = run["left"] / run["images"]
             yield Measured(recipe, (record["k"], "pixel"), share, run["attack"], run["images"], name)
-    for name, record in read(results, "small").items():
-        for table in ("unstructured", "structured"):
-            made = record["recipes"].get(table, {"numbers": []})
-            for one in made["numbers"]:
-                recipe = trained_by(record, made["places"].get(one["row"], ""))
-                if recipe and one["column"] != "clean" and one["here"] is not None:
-                    budget, share = SECTIONS[one["section"]], one["here"] / 100
-                    yield Measured(recipe, budget, share, one["column"], record["images"], name)
+    for one in papers(results):
+        for number in one.values["numbers"] if one.recipe in ("unstructured", "structured") else ():
+            recipe = trained_by(one.record, one.places.get(number["row"], ""))
+            if recipe and number["column"] != "clean" and number["here"] is not None:
+                images = one.record.get("few", {}).get(number["column"], one.record["images"])
+                budget, share = SECTIONS[number["section"]], number["here"] / 100
+                yield Measured(recipe, budget, share, number["column"], images, one.file)
 
 
 SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a recipe of `spgd reproduce` made, and where docs/tables.md shows it."""
+
+    file: str
+    record: Record  # its origin
+    values: Record  # of this recipe, in the record
+    recipe: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.values['source']}: {self.values['about']}"
+
+    @property
+    def link(self) -> str:
+        return f"tables.md#{anchor(self.title)}"
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The paper's model, ours; {}: networks that were trained for this table."""
+        found: dict[str, str] = self.values.get("places", {})
+        return found
+
+    @property
+    def steps(self) -> int:
+        return int(self.record.get("steps") or scale(self.record["scale"]).steps)
+
+    @property
+    def queries(self) -> int:
+        return int(self.record.get("queries") or scale(self.record["scale"]).queries)
+
+    @property
+    def images(self) -> str:
+        return f"{self.record['images']:,} images"
+
+    @property
+    def model(self) -> str:
+        """Ours, of a table of one model."""
+        return ", ".join(dict.fromkeys(self.places.values()))
+
+    def row(self, whose: str) -> dict[str, float]:
+        """Of a table of one row: the numbers here or in the paper, by column."""
+        return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
+
+    def value(self, section: str, row: str, column: str) -> float | None:
+        """A number of ours."""
+        wanted = (section, row, column)
+        found = (one["here"] for one in self.values["numbers"] if (one["section"], one["row"], one["column"]) == wanted)
+        return next(found, None)
+
+
+def papers(results: Path) -> Iterator[Made]:
+    """From the records of paper_runs.py, of single recipes of `spgd reproduce`, and older ones of several recipes."""
+    for kind in ("paper", "ablation"):
+        for name, record in read(results, kind).items():
+            yield Made(name, record, record, record["recipe"])
+    for name, record in read(results, "small").items():
+        for recipe, values in record["recipes"].items():
+            yield Made(name, record, values, recipe)
+
+
+def every_made(results: Path = RESULTS) -> dict[str, list[Made]]:
+    """By recipe, in the order of `spgd reproduce`; what has most images first."""
+    found = sorted(papers(results), key=lambda one: -int(one.record["images"]))
+    return {name: mine for name in RECIPES if (mine := [one for one in found if one.recipe == name])}
+
+
+def made(results: Path = RESULTS) -> dict[str, Made]:
+    """By recipe, the one with most images."""
+    return {recipe: mine[0] for recipe, mine in every_made(results).items()}
+
+
 def trained_by(record: Record, model: str) -> str:
     """The recipe of a model whose card a record holds."""
-    told = re.findall(r"--recipe (?:\S*/)?(\S+)\.toml", record["models"].get(model, {}).get("command", ""))
+    command = record.get("models", {}).get(model, {}).get("command", "")
+    told = re.findall(r"--recipe (?:\S*/)?(\S+)\.toml", command)
     return told[-1] if told else ""  # the last stage
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from records import RESULTS, SECTIONS, Record, beside_official, load, read, strongest, trained_by
-from results_findings import ANNEAL, DETECTORS, PATCHES, PIXELS, SPEED, TRAINING, detected
-from results_paper import Made, made
+from records import RESULTS, SECTIONS, Made, Record, beside_official, load, made, read, strongest, trained_by
+from results_findings import ANNEAL, DETECTORS, PATCHES, PIXELS, SPEED, TRAINING, detected, ratios
 
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.experiments.training import POLICIES
@@ -17,6 +16,7 @@ NOT_YET = "**not measured yet**"
 TENS, ONES = ("", "X"), ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 ORDER = [tens + ones for tens in TENS for ones in ONES]  # of the numbers of tables
 QUOTED = {"20": ("k=20",), "10_15": ("k=10",), "struct": tuple(one for one in SECTIONS if "cifar10" in one)}
+K = "k=20"
 Cells = list[str]  # ours and the paper's, models, size
 
 
@@ -39,15 +39,54 @@ def _table(label: str) -> Cells:
     done = [recipe for recipe in recipes if recipe.name in _all()]
     if not done:
         return NEAREST[label]() if label in NEAREST else [NOT_YET, "", ""]
-    one, name = _all()[done[0].name], done[0].name
-    if name in SCANS or name in POLICIES:
-        words, models = _ablation(name, one), _models(one)
-    else:
-        words = "; ".join(_lowest(one, section) for section in QUOTED[label])
+    ones = [_all()[recipe.name] for recipe in done]
+    words = [f"[table]({one.link}): {_words(label, one)}" for one in ones]
+    missing = [f"{NOT_YET}: {recipe.about}" for recipe in recipes if recipe not in done]
+    models, size = _models(ones[0]), _size(ones[0], queries=done[0].name not in SCANS)
+    if label in QUOTED:
         every = {row for section in QUOTED[label] for row in table(label).cells[section]}
-        models = f"{len(one.values['places'])} of {len(every)}: {_models(one)}"
-    missing = [f"; {NOT_YET}: {recipe.about}" for recipe in recipes if recipe not in done]
-    return [f"[table]({one.link}): {words}{''.join(missing)}", models, _size(one, queries=name not in SCANS)]
+        models = f"{len(every & ones[0].places.keys())} of {len(every)}: {models}"
+    return ["; ".join([*words, *missing]), models, size]
+
+
+def _words(label: str, one: Made) -> str:
+    if one.recipe in SCANS or one.recipe in POLICIES:
+        return _ablation(one.recipe, one)
+    if label in QUOTED:
+        return "; ".join(_lowest(one, section) for section in QUOTED[label])
+    return {"runtime": _times, "transfer": _transfers}.get(one.recipe, _ensembles)(one)
+
+
+def _ensembles(one: Made) -> str:
+    """Of every row under the strongest ensemble; the paper's under sAA."""
+    paper = {(row["section"], row["row"]): row["paper"] for row in one.values["numbers"] if row["column"] == "sAA"}
+    told: dict[str, list[str]] = {}
+    for row in one.values["numbers"]:
+        if row["column"] == "saa+" and row["here"] is not None:
+            place = f"{row['row']} {row['here']:.1f}{_bracket(paper[row['section'], row['row']])}"
+            told.setdefault(row["section"], []).append(place)
+    return "saa+: " + "; ".join(f"{section}: {', '.join(rows)}" for section, rows in told.items())
+
+
+def _times(one: Made) -> str:
+    rows = [row for row in one.values["numbers"] if row["section"] == "times the time of sPGD_u"]
+    rows = [row for row in rows if row["column"] != "sPGD_u"]
+    told = ", ".join(f"{row['column']} {row['here']:.1f}{_bracket(row['paper'])}" for row in rows)
+    return f"times the time of sPGD_u: {told}"
+
+
+def _transfers(one: Made) -> str:
+    """The strongest attack of each pair, which never stops early in the paper's column."""
+    told = []
+    for pair in dict.fromkeys(row["column"] for row in one.values["numbers"]):
+        mine = [row for row in one.values["numbers"] if row["column"] == pair]
+        best, theirs = (max(mine, key=lambda row, whose=whose: row[whose] or 0) for whose in ("here", "paper"))
+        told.append(f"{pair} {best['here']:.1f} by {best['row']}, [{theirs['paper']:.1f} by {theirs['row']}]")
+    return "success rate of the best attack: " + ", ".join(told)
+
+
+def _bracket(paper: float | None) -> str:
+    return "" if paper is None else f" [{paper:.1f}]"
 
 
 @cache
@@ -56,23 +95,26 @@ def _all() -> dict[str, Made]:
 
 
 def _models(one: Made) -> str:
-    if "places" not in one.values:
+    if not one.places:
         return f"small networks on {one.record['data']}"
-    return ", ".join(f"{ours} for {role}" for role, ours in one.values["places"].items())
+    if all(ours.startswith("subject-") for ours in one.places.values()) and len(one.places) > 2:
+        return f"subjects for {', '.join(one.places)}"
+    return ", ".join(f"{ours} for {role}" for role, ours in one.places.items())
 
 
 def _size(one: Made, queries: bool = True) -> str:
-    words = f"{one.images}, {one.length.steps:,} steps"
-    return f"{words}, {one.length.queries:,} queries" if queries else words
+    words = f"{one.images}, {one.steps:,} steps"
+    return f"{words}, {one.queries:,} queries" if queries else words
 
 
 def _lowest(one: Made, section: str) -> str:
     """Of every model of a section: ours, and the paper's."""
     told = []
     for number in one.values["numbers"]:
-        if number["section"] == section and number["column"] == "sAA":
-            recipe = trained_by(one.record, one.values["places"][number["row"]])
-            told.append(f"{number['row']} {strongest(RESULTS, recipe, SECTIONS[section])} [{number['paper']:.1f}]")
+        if number["section"] == section and number["column"] == "sAA" and number["here"] is not None:
+            recipe = trained_by(one.record, one.places[number["row"]])
+            found = strongest(RESULTS, recipe, SECTIONS[section]) or f"{number['here']:.1f}"
+            told.append(f"{number['row']} {found}{_bracket(number['paper'])}")
     return f"{section.removeprefix('cifar10, ')}: {', '.join(told)}"
 
 
@@ -114,7 +156,12 @@ def _detectors() -> Cells:
     budgets = {"1,600 pixels": (PIXELS, "l0_1600"), "100 patches 4x4": (PATCHES, "patch4x4_100")}
     told = [f"{words} {maps[line]:.1f} [{paper[row]['sPGD']:.1f}]" for words, (line, row) in budgets.items()]
     line: Record = load("detection-yolov8n")["lines"][1]
-    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: segmentation, other attacks"
+    left = {"rs": "Sparse-RS", "saif": "SAIF", "anneal": "SparseAnneal"}
+    missing = [
+        "segmentation",
+        *(word for end, word in left.items() if not any(one.endswith(f"-{end}") for one in maps)),
+    ]
+    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: {', '.join(missing)}"
     return [words, "YOLOv8-n for YOLOv8-M", f"{line['images']} images, {line['evaluations'] - 1} steps"]
 
 
@@ -134,13 +181,17 @@ def _figures() -> Iterator[list[str]]:
 
 
 def _curve(one: Made) -> str:
-    """The last numbers of sTRADES; the paper prints none, but its curves end in Table I."""
-    ends = {}
-    for number in one.values["numbers"]:
-        if number["row"] == "sTRADES" and "mean" not in number["section"]:
-            rate = number["section"] == "success rate, %"
-            attack = number["column"] if rate else number["section"]
-            paper = number["paper"] if rate else table("20").value("k=20", "sTRADES", attack)
-            ends[attack] = f"{attack} {number['here']:.1f} [{paper:.1f}]"
-    what = "success rate" if any("rate" in number["section"] for number in one.values["numbers"]) else "at the end"
-    return f"{what}, sTRADES: {', '.join(ends.values())}"
+    """A few of its numbers; the paper prints none, but its curves end in Table I."""
+    if one.recipe == "ratio":
+        return f"at k = 3: {', '.join(f'{name} {share:.2f}' for name, share in ratios(one, 3))} [above 0.95]"
+    if one.recipe == "pictures":
+        return "pictures"
+    numbers = [row for row in one.values["numbers"] if row["row"] in one.places and "mean" not in row["section"]]
+    model = "sTRADES" if "sTRADES" in one.places else numbers[0]["row"]
+    rate, ends = any("rate" in row["section"] for row in numbers), {}
+    for row in (row for row in numbers if row["row"] == model and not (row["column"][0] == "k" and row["column"] != K)):
+        attack = row["column"] if rate else row["section"]
+        paper = row["paper"] if rate else table("20").value("k=20", model, attack)
+        ends[attack] = f"{attack} {row['here']:.1f}{_bracket(paper)}"
+    what = "success rate" if rate else "at k = 20" if one.recipe == "sparsity" else "at the end"
+    return f"{what}, {model}: {', '.join(ends.values())}"

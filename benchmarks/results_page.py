@@ -12,7 +12,7 @@ from pathlib import Path
 from records import RESULTS, Origin, Records, file_of, hardware, listed, read, told
 from results_contents import contents
 from results_findings import findings
-from results_paper import ablations, curves, figures, tables_of_the_paper
+from results_paper import figures, shown, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, speeds, subjects, trainings, variants
 
 from sparsepgd.reproduce.recipe import facts
@@ -38,10 +38,8 @@ them up. The [list at the end](#all-records) gives the command, the commit and t
 missing from it. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
-    "small": tables_of_the_paper,
     "train": trainings,
     "subject": subjects,
-    "ablation": ablations,
     "saa": cascades,
     "speed": speeds,
     "compare": comparisons,
@@ -58,7 +56,7 @@ def summary() -> str:
 
 def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:
     """docs/tables.md."""
-    parts = [INTRODUCTION, *models(cards)]
+    parts = [INTRODUCTION, *models(cards), *tables_of_the_paper(results)]
     for kind, section in SECTIONS.items():
         if records := read(results, kind):
             parts += section(records)
@@ -106,7 +104,7 @@ def main() -> int:
     pages = {DOCS / "results.md": summary(), DOCS / "tables.md": page()}
     if "--check" in sys.argv:
         current = all(file.read_text() == text for file, text in pages.items())
-        return int(not current or not all((DOCS / "images" / name).is_file() for name in curves()))
+        return int(not current or not all((DOCS / "images" / name).is_file() for name in shown()))
     for file, text in pages.items():
         file.write_text(text)
     for name, data in figures().items():

@@ -1,20 +1,20 @@
-"""Sections of docs/tables.md: the paper's tables and figures, ours beside the paper's, from records of small.py."""
+"""Sections of docs/tables.md: the paper's tables and figures, ours beside the paper's, one for each recipe."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from records import (
     RESULTS,
     SECTIONS,
-    Record,
-    Records,
-    anchor,
+    Made,
+    every_made,
     file_of,
     hardware,
     listed,
-    read,
+    papers,
     strongest,
     told,
     torch_version,
@@ -22,9 +22,9 @@ from records import (
 )
 
 from sparsepgd.report.style import svg
-from sparsepgd.reproduce.experiments.curves import over
-from sparsepgd.reproduce.jobs import Scale, scale
-from sparsepgd.reproduce.parts import Outcome
+from sparsepgd.reproduce.experiments import ratio
+from sparsepgd.reproduce.experiments.curves import WITHIN, bins, over
+from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.show import Grid, grids
 from sparsepgd.tables import markdown
 
@@ -38,101 +38,61 @@ WORDING = {  # of reasons in older records, as they are written now
     "RS 1000 queries; the paper 10,000": "RS 1,000 queries; the paper uses 10,000",
     "are more than a network learns to withstand": "are too many for a network to learn to withstand",
 }
-CURVES = {"iterations": ("T=", "iterations"), "sparsity": ("k=", "k, pixels")}  # recipes that are drawn
+TITLE = "The paper's tables and figures"
+DRAWN: dict[str, Callable[[Sequence[Number]], Any]] = {  # by recipe
+    "iterations": partial(over, "T=", "iterations"),
+    "iterations-imagenet": partial(over, "T=", "iterations"),
+    "sparsity": partial(over, "k=", "k, pixels"),
+    "histogram": bins,
+    "ratio": ratio.drawn,
+}
 
 
-def tables_of_the_paper(records: Records) -> Iterator[str]:
-    """Ours beside the paper's."""
-    for name, record in records.items():
-        yield f"## The paper's CIFAR-10 tables, scale {record['scale']}{which(name, records)}\n"
-        yield (
-            f"`{record['command']}`: {record['images']} images ({record['data']}), seed {record['seed']}, "
-            f"{record['hardware']}, torch {torch_version(record)}, {record['seconds']:.0f} s in {record['processes']} "
-            f"processes{_noted(record)}. Record: `benchmarks/results/{name}.json`. `spgd reproduce` computes "
-            "the same tables one by one ([Reproducing the paper](reproducing.md)).\n"
-        )
-        yield from _in_short(record)
-        common = _common(record)
-        yield "### Why the numbers differ from the paper's\n"
-        yield listed([*_trained(record), *_worded(common)])
-        for recipe, made in record["recipes"].items():
-            yield f"### {titled(made, which(name, records))}\n"
-            outcome = Outcome.recorded(made)
-            words = [made["unit"]] if made["unit"] not in ("", "as said") else []
-            if any(number.low is not None for number in outcome.numbers):
-                words.append("the line below a model gives its 95 % interval")
-            if words:
-                yield f"{'; '.join(words).capitalize()}.\n"
-            for grid in grids(outcome):
-                yield f"**{grid.title}**\n\n{_by_model(grid, made['places']).markdown}\n"
-            if recipe in CURVES:
-                yield f"![{made['about']}](images/{_figure(name, recipe)})\n"
-            if own := [reason for reason in made["reasons"] if reason not in common]:
-                yield listed(_worded(own))
-        if record["not finished"]:
-            yield f"Not finished within the time limit: {', '.join(record['not finished'])}.\n"
-        if notices := [notice for notice in record["notices"] if RETIRED not in notice]:
-            yield "### Warnings of the runs\n"
-            yield listed(told((notice.split(": ", 1) for notice in notices), "; "))
+def tables_of_the_paper(results: Path) -> Iterator[str]:
+    """Ours beside the paper's: a heading for each recipe, beneath it every record of it."""
+    if not any(papers(results)):
+        return
+    yield f"## {TITLE}\n"
+    yield (
+        "The lines with our results give the name of our model, and the lines below them that of the paper's model "
+        "whose place it takes. `spgd reproduce` computes these tables one by one ([Reproducing the "
+        "paper](reproducing.md)).\n"
+    )
+    yield from _in_short(results)
+    yield from _trained(results)
+    for mine in every_made(results).values():
+        yield f"### {mine[0].title}\n"
+        for one in mine:
+            yield from _table(one)
+    yield from _warned(results)
 
 
-def titled(made: Record, which: str = "") -> str:
-    """The heading of what a recipe made."""
-    return f"{made['source']}: {made['about']}{which}"
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a recipe of `spgd reproduce` made, and where docs/tables.md shows it."""
-
-    record: Record
-    values: Record  # of this recipe, in the record
-    title: str
-
-    @property
-    def link(self) -> str:
-        return f"tables.md#{anchor(self.title)}"
-
-    @property
-    def length(self) -> Scale:
-        return scale(self.record["scale"])
-
-    @property
-    def images(self) -> str:
-        return f"{self.record['images']:,} images"
-
-    def row(self, whose: str) -> dict[str, float]:
-        """Of a table of one row: the numbers here or in the paper, by column."""
-        return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
-
-
-def made(results: Path = RESULTS) -> dict[str, Made]:
-    """By the name of the recipe; of two records the one with more images."""
-    alone = {record["recipe"]: Made(record, record, titled(record)) for record in read(results, "ablation").values()}
-    together = read(results, "small")
-    return alone | {
-        recipe: Made(record, values, titled(values, which(name, together)))
-        for name, record in sorted(together.items(), key=lambda item: int(item[1]["images"]))
-        for recipe, values in record["recipes"].items()
-    }
-
-
-def _noted(record: Record) -> str:
-    return f" ({record['note']})" if "note" in record else ""
-
-
-def ablations(records: Records) -> Iterator[str]:
-    """Recipes of `spgd reproduce` that were run alone."""
-    yield "## Ablations of training\n"
-    for name, record in records.items():
-        yield f"### {titled(record)}\n"
-        yield (
-            f"{record['unit'].capitalize()}; scale {record['scale']}, {record['images']} images of {record['data']}, "
-            f"seed {record['seed']}, {hardware(record)}, {record['seconds']:.0f} s. Record: {file_of(name)}.\n"
-        )
-        for grid in grids(Outcome.recorded(record)):
-            yield f"{grid.markdown}\n"
-        yield listed(_worded([*record["reasons"], *([record["note"]] if "note" in record else [])]))
+def _table(one: Made) -> Iterator[str]:
+    record, values = one.record, one.values
+    words = [
+        f"{one.images} of {record['data']}, {one.steps:,} steps, {one.queries:,} queries, seed {record['seed']}",
+        hardware(record),
+        f"torch {torch_version(record)}",
+        f"{record['seconds']:.0f} s{f' in {n} processes' if (n := record.get('processes')) else ''}",
+        *([record["note"]] if "note" in record and values is not record else []),
+    ]
+    yield f"{', '.join(words)}. Record: {file_of(one.file)}.\n"
+    outcome = Outcome.recorded(values)
+    notes = [values["unit"]] if values["unit"] not in ("", "as said") else []
+    if any(number.low is not None for number in outcome.numbers):
+        notes.append("the line below a model gives its 95 % interval")
+    if notes:
+        yield f"{'; '.join(notes).capitalize()}.\n"
+    for grid in grids(outcome):
+        shown = _by_model(grid, one.places)
+        yield f"**{shown.title}**\n\n{shown.markdown}\n"
+    for picture in pictures(one):
+        yield f"![{values['about']}](images/{picture})\n"
+    rows = {number.row for number in outcome.numbers}  # which name the models, if they are the places
+    named = one.places and one.places.keys() <= rows
+    own = [reason for reason in values["reasons"] if not (named and reason.startswith("model: "))]
+    if reasons := [*own, *([values["note"]] if "note" in values else [])]:
+        yield listed(_worded(reasons))
 
 
 def _worded(reasons: list[str]) -> list[str]:
@@ -144,68 +104,93 @@ def _worded(reasons: list[str]) -> list[str]:
 def _by_model(grid: Grid, places: dict[str, str]) -> Grid:
     """What is ours under the name of our model, not of the paper's in whose place it stands."""
     ours = {f"{role}, here": f"{model}, here" for role, model in places.items()}
-    return replace(grid, rows=[[ours.get(first, first), *rest] for first, *rest in grid.rows])
+    rows = [[ours.get(first, first), *rest] for first, *rest in grid.rows]
+    return replace(grid, title=_place_of(grid.title, places), rows=rows)
 
 
-def _in_short(record: Record) -> Iterator[str]:
+def _place_of(section: str, places: dict[str, str]) -> str:
+    role, within, rest = section.partition(WITHIN)
+    return f"{places.get(role, role)}{within}{rest}" if within else section
+
+
+def _in_short(results: Path) -> Iterator[str]:
     """Clean and under sAA, of every model and budget, and the strongest measurement in all records."""
-    rows, recipes = [], record["recipes"]
-    for name in ("unstructured", "structured"):
-        found = Outcome.recorded(recipes[name]).numbers if name in recipes else []
+    rows: dict[tuple[str, str], list[str]] = {}
+    for one in (one for name in ("unstructured", "structured") for one in every_made(results).get(name, ())):
+        found = Outcome.recorded(one.values).numbers
         for section, row in dict.fromkeys((number.section, number.row) for number in found):
-            cells = {one.column: one for one in found if (one.section, one.row) == (section, row)}
-            place = recipes[name]["places"].get(row, "")
-            lowest = strongest(RESULTS, trained_by(record, place), SECTIONS[section])
-            clean = record["models"].get(place, {}).get("clean_accuracy")
+            cells = {each.column: each for each in found if (each.section, each.row) == (section, row)}
+            place = one.places.get(row, row)
+            lowest = strongest(results, trained_by(one.record, place), SECTIONS[section])
+            clean = one.record["models"].get(place, {}).get("clean_accuracy")
             ours = [_percent(clean and 100 * clean), str(lowest) if lowest else _percent(cells["sAA"].here)]
-            rows.append([section, place, *ours, row, *(_percent(cells[column].paper) for column in ("clean", "sAA"))])
+            theirs = [_percent(cells[column].paper) for column in ("clean", "sAA")]
+            rows.setdefault((section, place), [section, place, *ours, row, *theirs])
     if rows:
         yield (
             "The table compares the lowest robust accuracy of our models, under any attack in any record, with the "
             "paper's models under sAA. Clean accuracy is measured on 10,000 test images. Each of our models is trained "
-            "for one budget: k = 20, a row or a 5x5 patch. The paper trains its l0-trained models for each k.\n"
+            "for one budget. The paper trains its l0-trained models for each k.\n"
         )
-        yield (
-            markdown(["budget", "our model", "clean", "lowest, %", "the paper's model", "clean", "under sAA"], rows)
-            + "\n"
-        )
+        header = ["budget", "our model", "clean", "lowest, %", "the paper's model", "clean", "under sAA"]
+        yield markdown(header, list(rows.values())) + "\n"
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _common(record: Record) -> list[str]:
-    """The reasons that hold for every table."""
-    every = [made["reasons"] for made in record["recipes"].values()]
-    return [reason for reason in dict.fromkeys(chain(*every)) if all(reason in one for one in every)]
+def _trained(results: Path) -> Iterator[str]:
+    epochs = {
+        name: card["epochs"]
+        for one in papers(results)
+        for name, card in one.record.get("models", {}).items()
+        if name in one.places.values()
+    }
+    if epochs:
+        each = ", ".join(f"{name} {count}" for name, count in epochs.items())
+        yield f"Epochs of training: {each}; the paper's models were trained for 100.\n"
 
 
-def _trained(record: Record) -> Iterator[str]:
-    used = {model for made in record["recipes"].values() for model in made["places"].values()}
-    epochs = [f"{name} {card['epochs']}" for name, card in record["models"].items() if name in used]
-    yield f"epochs of training: {', '.join(epochs)}; the paper's models were trained for 100"
+def _warned(results: Path) -> Iterator[str]:
+    notices = dict.fromkeys(
+        notice for one in papers(results) for notice in one.record.get("notices", ()) if RETIRED not in notice
+    )
+    if notices:
+        yield "### Warnings of the runs\n"
+        yield listed(told((notice.split(": ", 1) for notice in notices), "; "))
 
 
-def which(name: str, records: Records) -> str:
-    return f" ({name})" if len(records) > 1 else ""
+def pictures(one: Made) -> list[str]:
+    """The names of the figures of what a recipe made."""
+    recorded: list[str] = one.values.get("pictures", [])
+    if one.recipe not in DRAWN or (one.recipe == "histogram" and not _bins(one)):
+        return recorded
+    return [f"results-{one.file.removeprefix('paper-')}{'' if one.values is one.record else f'-{one.recipe}'}.svg"]
+
+
+def _bins(one: Made) -> bool:
+    """Older records have only means."""
+    return any(WITHIN in number["section"] for number in one.values["numbers"])
 
 
 def figures(results: Path = RESULTS) -> dict[str, bytes]:
-    """The curves of the paper's figures as SVG, by the name of their file."""
-    found = {file: (CURVES[recipe], Outcome.recorded(made)) for file, (recipe, made) in curves(results).items()}
-    return {file: svg(over(*words, outcome.numbers)) for file, (words, outcome) in found.items()}
+    """What is drawn from the numbers, as SVG, by the name of its file."""
+    found = {}
+    for one in papers(results):
+        for name in pictures(one) if one.recipe in DRAWN else ():
+            numbers = [
+                replace(
+                    number,
+                    row=one.places.get(number.row, number.row),
+                    section=_place_of(number.section, one.places),
+                )
+                for number in Outcome.recorded(one.values).numbers
+            ]
+            found[name] = svg(DRAWN[one.recipe](numbers))
+    return found
 
 
-def curves(results: Path = RESULTS) -> dict[str, tuple[str, Record]]:
-    """What is drawn, the recipe and what it made, by the name of the file."""
-    return {
-        _figure(name, recipe): (recipe, record["recipes"][recipe])
-        for name, record in read(results, "small").items()
-        for recipe in CURVES
-        if recipe in record["recipes"]
-    }
-
-
-def _figure(record: str, recipe: str) -> str:
-    return f"results-{record}-{recipe}.svg"
+def shown(results: Path = RESULTS) -> list[str]:
+    """The names of all figures of the page."""
+    return [name for one in papers(results) for name in pictures(one)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from small import named
+from provenance import named
 
 from sparsepgd import atomic, zoo
 from sparsepgd.problem.oracle import Oracle, borrowed

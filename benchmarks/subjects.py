@@ -14,8 +14,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
-import shlex
 import statistics
 import subprocess
 import sys
@@ -26,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import ROOT, origin
+from pool import Key, collected, stopped
+from provenance import ROOT, command, named, origin
 from shipping import alone, figure, first_line, shipped
-from small import Key, collected, named, stopped
 
 from sparsepgd import atomic, options, zoo
 from sparsepgd.reproduce.parts import Finished
@@ -118,7 +116,7 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
     training = load_training(args.out / name)
     record = {
         "recipe": f"recipes/{SUBJECTS}/{name}.toml",
-        "commands": [card.command, command(args)],
+        "commands": [card.command, command()],
         **origin(args.data),
         "data": named(args.data),
         "hardware": card.hardware,
@@ -169,7 +167,7 @@ def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> No
     file = args.records / f"{name}.json"
     record = json.loads(file.read_text())
     record["robust"] = [asdict(figure) for figure in card.robust]
-    record["commands"] = list(dict.fromkeys([*record["commands"], command(args)]))
+    record["commands"] = list(dict.fromkeys([*record["commands"], command()]))
     record["seconds of attacks"] = record.get("seconds of attacks", 0) + round(
         sum(one.record.seconds for one in found.values()), 1
     )
@@ -179,12 +177,6 @@ def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> No
 def written(file: Path, record: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, (json.dumps(record, indent=1) + "\n").encode())
-
-
-def command(args: argparse.Namespace) -> str:
-    """The command line; of folders and files only their names."""
-    words = [named(word) if word.startswith("npz:") else re.sub(r".*/", "", word) for word in sys.argv[1:]]
-    return shlex.join(["python", "benchmarks/subjects.py", *words])
 
 
 def arguments() -> argparse.Namespace:

@@ -11,7 +11,7 @@ import sparsepgd as sp
 from sparsepgd.reproduce.experiments.ablation import Decomposed
 from sparsepgd.reproduce.experiments.curves import ladder
 from sparsepgd.reproduce.experiments.ratio import Ratios, last_groups
-from sparsepgd.reproduce.experiments.transfer import success
+from sparsepgd.reproduce.experiments.transfer import Transferred, success
 from sparsepgd.reproduce.fresh import Training
 from sparsepgd.reproduce.jobs import Subject, passes
 from sparsepgd.reproduce.parts import Case
@@ -63,11 +63,11 @@ def test_what_fools_the_source_fools_it_as_a_target(tmp_path: Path) -> None:
 
 def test_transfer_has_every_pair_with_and_without_early_stop(tmp_path: Path) -> None:
     _, plan = recipe("transfer").prepare(tiny_job(tmp_path))
-    cases = [part for part in plan.parts if isinstance(part, Case)]
-    assert {(case.section, case.column) for case in cases} == {
+    parts = [part for part in plan.parts if isinstance(part, Transferred)]
+    assert {(part.section, part.subject.role) for part in parts} == {
         (section, source) for section in ("all steps on the source", "early stop on the source") for source in "VR"
     }
-    stops = {case.section: case.attack.early_stop for case in cases}  # type: ignore[attr-defined]
+    stops = {part.section: part.attack.early_stop for part in parts}  # type: ignore[attr-defined]
     assert stops == {"all steps on the source": False, "early stop on the source": True}
 
 

@@ -156,6 +156,8 @@ class Job:
     size: int | None = None  # side of the pictures of a folder
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
+    few: tuple[tuple[str, int], ...] = ((CORNER_SEARCH, AFFORDED),)  # the images that slow attacks have, by column
+    chunk: int | None = None  # images between two writes of a run; None: as `runs.run` does it
 
     @cached_property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd import atomic
-from sparsepgd.reproduce.jobs import AFFORDED, CORNER_SEARCH, Job, Subject, passes
+from sparsepgd.reproduce.jobs import Job, Subject, passes
 from sparsepgd.runs import identity, runs
 from sparsepgd.runs.records import About, Record
 from sparsepgd.search.contract import Attacker
@@ -40,6 +40,11 @@ class Part(ABC):
     def passes(self) -> int:
         """Of the model, for all images, at most."""
         return len(self.subject.x) * passes(self.attack)
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """What else decides the result, beside the attack, the model, the images and the seed."""
+        return {}
 
     @property
     @abstractmethod
@@ -77,7 +82,7 @@ class Case(Part):
         folder = job.out / CASES / f"{name}-{digest}"
         record = runs.run(
             folder, self.attack, subject.model, (subject.x, subject.y), _names(subject), seed=job.seed,
-            progress=progress, about=About(class_names=subject.classes),
+            chunk=job.chunk, progress=progress, about=About(class_names=subject.classes),
         )  # fmt: skip
         return Finished(record, folder)
 
@@ -87,7 +92,7 @@ def cases(
 ) -> list[Case]:
     """The attacks of these columns on one model, in a row of its own unless another is named."""
     attacks = [(column, job.scale.attack(column, budget)) for column in columns]
-    on = {CORNER_SEARCH: subject.first(AFFORDED)}
+    on = {column: subject.first(images) for column, images in job.few}
     return [
         Case(section, row or subject.role, column, on.get(column, subject), attack, job.scale.cost(column, attack))
         for column, attack in attacks
@@ -98,16 +103,16 @@ def _names(subject: Subject) -> dict[str, str]:
     return {"model": subject.name, "data": subject.data}
 
 
-def identified(part: Part, job: Job, **more: str) -> tuple[dict[str, Any], str]:
+def identified(part: Part, job: Job) -> tuple[dict[str, Any], str]:
     """All that decides the result of a part, and its digest, after which a file or folder is named."""
-    subject, names = part.subject, _names(part.subject) | more
+    subject, names = part.subject, _names(part.subject) | part.decided
     configuration = identity.configuration(part.attack, subject.model, subject.x, subject.y, names, job.seed)
     return configuration, hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def kept(part: Part, job: Job, name: str, compute: Callable[[], dict[str, Any]], **more: str) -> dict[str, Any]:
+def kept(part: Part, job: Job, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The numbers of a part that is no run, from its file; computed and written there if there is none."""
-    configuration, digest = identified(part, job, **more)
+    configuration, digest = identified(part, job)
     file = job.out / CASES / f"{name}-{digest}.json"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)

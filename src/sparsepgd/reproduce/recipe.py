@@ -91,9 +91,10 @@ def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -
 
 def rivals(job: Job) -> str:
     """How long the other attacks are."""
+    few = "".join(f"; {column}: {images} images" for column, images in job.few if images < job.count)
     if job.scale.passes is None:
-        return "the other attacks have the paper's settings"
-    return f"the other attacks have about {job.scale.passes} passes per image, not the paper's settings"
+        return f"the other attacks have the paper's settings{few}"
+    return f"the other attacks have about {job.scale.passes} passes per image, not the paper's settings{few}"
 
 
 def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:

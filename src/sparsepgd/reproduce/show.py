@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -110,30 +110,47 @@ def _interval(number: Number | None) -> str:
 
 
 def lines(
-    series: Mapping[str, Sequence[tuple[float, float]]],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
     words: tuple[str, str],
     *,
     log: bool = False,
     spread: Mapping[str, Sequence[float]] | None = None,
     top: float | None = 100,
 ) -> Any:
-    """A line for each name; `spread`: half the width of a band."""
+    """A line for each name, in panels by title; `spread`: half the width of a band."""
     with figure_style():
-        figure = new_figure(WIDTH, HEIGHT)
-        axis = figure.add_subplot()
-        for number, (name, points) in enumerate(series.items()):
-            across, up = np.array(points).T
-            style: Any = {"color": colour(number), "ls": dash(number), "marker": "o", "ms": 4}
-            axis.plot(across, up, label=plain(name), **style)
-            if spread is not None:
-                half = np.array(spread[name])
-                axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
-        axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
-        if log:
-            ticks = sorted({x for points in series.values() for x, _ in points})
-            axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks])
-            axis.minorticks_off()
-        if top is not None:
-            axis.set_ylim(0, top * 1.02)
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=2, labelcolor=INK)
+        figure, axes, legend = panels_of(list(panels))
+        for axis, series in zip(axes, panels.values(), strict=True):
+            for number, (name, points) in enumerate(series.items()):
+                across, up = np.array(points).T
+                style: Any = {"color": colour(number), "ls": dash(number), "marker": "o", "ms": 4}
+                axis.plot(across, up, label=plain(name), **style)
+                if spread is not None:
+                    half = np.array(spread[name])
+                    axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
+            axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
+            if log:
+                ticks = sorted({x for points in series.values() for x, _ in points})
+                axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=0 if len(panels) == 1 else 60)
+                axis.minorticks_off()
+            if top is not None:
+                axis.set_ylim(0, top * 1.02)
+        legend()
     return figure
+
+
+def panels_of(titles: Sequence[str]) -> tuple[Any, list[Any], Callable[[], None]]:
+    """A figure with an axis for each title, three in a row, and what draws one legend above all of them."""
+    columns = min(len(titles), 3)
+    rows = -(-len(titles) // columns)
+    wide = columns > 1
+    figure = new_figure(3.3 * columns if wide else WIDTH, 2.9 * rows if wide else HEIGHT)
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(len(titles))]
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(plain(title))
+
+    def legend() -> None:
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, labelcolor=INK, loc="outside upper left", ncols=4 if wide else 2)
+
+    return figure, axes, legend

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from sparsepgd import options
 from sparsepgd.analysis.curves import Smallest, accuracy_over_k, accuracy_over_steps
-from sparsepgd.report import Entry, charts, collect
-from sparsepgd.report.style import figure_style
+from sparsepgd.report.style import colour, dash, figure_style, plain
 from sparsepgd.reproduce.experiments.accuracy import L0
 from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject, passes
 from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan, cases
 from sparsepgd.reproduce.recipe import Recipe, reasons, rivals, table
-from sparsepgd.reproduce.show import lines
+from sparsepgd.reproduce.show import lines, panels_of
 from sparsepgd.runs.records import Record
 from sparsepgd.search import SparseRS
 from sparsepgd.search.contract import Attacker
@@ -24,6 +24,7 @@ from sparsepgd.threat import Budget
 
 LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 ENSEMBLES = ("sAA", "saa+")
+WITHIN = ": images fooled within T iterations, %"
 KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
 
 
@@ -58,12 +59,13 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
 
 
 def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
-    """Robust accuracy over what columns such as T=300 count (`before`: T=), a line for each model and attack."""
-    series: dict[str, list[tuple[float, float]]] = {}
+    """Robust accuracy over what columns such as T=300 count (`before`: T=): a panel for each model, a line for each
+    attack."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number in numbers:
         point = (float(number.column.removeprefix(before)), number.here or 0.0)
-        series.setdefault(f"{number.row}, {number.section}", []).append(point)
-    return lines(series, (words, "robust accuracy, %"), log=before == "T=")
+        panels.setdefault(number.row, {}).setdefault(number.section, []).append(point)
+    return lines(panels, (words, "robust accuracy, %"), log=before == "T=")
 
 
 def ladder(most: int) -> list[int]:
@@ -105,8 +107,8 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
                 numbers.append(Number(case.section, case.row, f"k={k}", 100 * float(share[k]), printed))
         words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so k = 10 is not "
                         "a separate run; the paper's values are those of Tables I and VIII")  # fmt: skip
-        figure = partial(_drawn, charts.over_k, [one.folder for one in done])
-        return Outcome("robust accuracy, %", numbers, words, {"sparsity": figure})
+        figures = {"sparsity": partial(over, "k=", "k, pixels", numbers)}
+        return Outcome("robust accuracy, %", numbers, words, figures)
 
     return Plan(parts, finish)
 
@@ -116,6 +118,7 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
     subjects = job.subjects(recipe.roles)
     columns = ("sPGD_p", "sPGD_u", "RS", ANNEAL)
     parts = [case for subject in subjects for case in cases(job, subject, columns, Budget(k=20), "k=20")]
+    lengths = ladder(max(job.scale.steps, job.scale.queries))
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers = []
@@ -129,15 +132,35 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
             numbers.append(Number("success rate, %", case.row, case.column, success, theirs))
         words = reasons(recipe, job, subjects, "the paper's mean iterations appear only in its figure; its success "
                         "rates are 100 minus Table I")  # fmt: skip
-        won = [one.folder for one in done if any(row.fooled for row in one.record.rows)]
-        return Outcome("", numbers, words, {"histogram": partial(_drawn, charts.steps_needed, won)} if won else {})
+        for case, one in zip(parts, done, strict=True):
+            taken = [row.steps + 1 for row in one.record.rows if row.fooled]
+            for length in lengths:
+                share = 100 * sum(count <= length for count in taken) / one.record.images
+                numbers.append(Number(f"{case.row}{WITHIN}", case.column, f"T={length}", share, None))
+        return Outcome("", numbers, words, {"histogram": partial(bins, numbers)})
 
     return Plan(parts, finish)
 
 
-def _drawn(chart: Callable[[Sequence[Entry]], Any], folders: Sequence[Path]) -> Any:
+def bins(numbers: Sequence[Number]) -> Any:
+    """How many images each attack fools between two lengths: a panel for each model, an outline for each attack."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for number in numbers:
+        model, within, _ = number.section.partition(WITHIN)
+        if within:
+            point = (float(number.column.removeprefix("T=")), number.here or 0.0)
+            panels.setdefault(model, {}).setdefault(number.row, []).append(point)
     with figure_style():
-        return chart(collect(folders))
+        figure, axes, legend = panels_of(list(panels))
+        for axis, series in zip(axes, panels.values(), strict=True):
+            for i, (name, points) in enumerate(series.items()):
+                lengths, shares = zip(*points, strict=True)
+                edges, counts = [1.0, *lengths], np.diff([0.0, *shares])
+                axis.stairs(counts, edges, color=colour(i), ls=dash(i), lw=2, label=plain(name))
+            axis.set(xscale="log", xlabel="iterations until success", ylabel="images, %", xlim=(1, edges[-1]))
+            axis.set_ylim(bottom=0)
+        legend()
+    return figure
 
 
 def runtime(recipe: Recipe, job: Job) -> Plan:

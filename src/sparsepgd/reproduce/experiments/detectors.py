@@ -74,6 +74,10 @@ class Sight(Part):
     attack: Attack
 
     @property
+    def decided(self) -> dict[str, str]:
+        return {"task": self.subject.role}
+
+    @property
     def title(self) -> str:
         return f"{self.subject.name}, {self.attack.name}, {self.row}"
 
@@ -88,7 +92,7 @@ class Sight(Part):
             )  # fmt: skip
             return {"clean": subject.clean, "attacked": subject.precision(result.x_adv)}
 
-        numbers = kept(self, job, f"{subject.role}-{self.row}-{self.column}", compute, task=subject.role)
+        numbers = kept(self, job, f"{subject.role}-{self.row}-{self.column}", compute)
         return {name: float(numbers[name]) for name in ("clean", "attacked")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean, pstdev
 from typing import Any
 
@@ -26,6 +27,7 @@ from sparsepgd.threat.norms import group_l0, surrogate_group_l0
 FEW, SOME, ALL = (1, 3, 5), (1, 2, 3, 5, 10, 15, 20, 25), tuple(range(1, 26))  # values of k
 SIZES = {SIDE: 3, 224: 10}  # side of the image -> side of the patches
 BATCH = 25
+MEAN, DEVIATION = "mean over the images", "standard deviation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,10 @@ class Ratios(Part):
 
     subject: Subject
     attack: SparsePGD
+
+    @property
+    def decided(self) -> dict[str, str]:
+        return {"what": "Omega_0 / Omega'_0"}
 
     @property
     def title(self) -> str:
@@ -46,7 +52,7 @@ class Ratios(Part):
             return {"ratios": [value for start in starts for value in self._batch(start, job.seed)]}
 
         name = f"ratio-k{self.attack.budget.k}"
-        ratios: list[float] = kept(self, job, name, compute, what="Omega_0 / Omega'_0")["ratios"]
+        ratios: list[float] = kept(self, job, name, compute)["ratios"]
         return ratios
 
     def _batch(self, start: int, seed: int) -> list[float]:
@@ -85,24 +91,29 @@ def ratio(recipe: Recipe, job: Job) -> Plan:
     ]
 
     def finish(done: Sequence[list[float]]) -> Outcome:
-        numbers, series, spread = [], {}, {}
+        numbers = []
         for i, subject in enumerate(subjects):
-            mine = done[i * len(ks) : (i + 1) * len(ks)]
             side, height = side_of(subject), subject.x.shape[2]
             name = f"{side}x{side} on {height}x{height}{f', {subject.role}' if len(job.models) > 1 else ''}"
-            series[name] = [(float(k), mean(values)) for k, values in zip(ks, mine, strict=True)]
-            spread[name] = [pstdev(values) for values in mine]
-            numbers += [Number("mean over the images", name, f"k={k:.0f}", share, None) for k, share in series[name]]
-
-        def draw() -> Any:
-            return lines(series, ("k, groups chosen", "Omega_0 / Omega'_0"), spread=spread, top=1.0)
-
-        return Outcome("Omega_0 / Omega'_0", numbers, words, {"ratio": draw})
+            for k, values in zip(ks, done[i * len(ks) : (i + 1) * len(ks)], strict=True):
+                numbers.append(Number(MEAN, name, f"k={k}", mean(values), None))
+                numbers.append(Number(DEVIATION, name, f"k={k}", pstdev(values), None))
+        return Outcome("Omega_0 / Omega'_0", numbers, words, {"ratio": partial(drawn, numbers)})
 
     words = reasons(recipe, job, subjects, "the paper: above 0.95 for k < 5 (text of section IV); "
                     "no other number is printed", "here v is the final mask of sPGD projected; the paper's axis is "
                     "Omega'_0, ours k, which is almost equal")  # fmt: skip
     return Plan(parts, finish)
+
+
+def drawn(numbers: Sequence[Number]) -> Any:
+    """The mean over k, with a band of one standard deviation."""
+    points: dict[str, dict[str, list[tuple[float, float]]]] = {MEAN: {}, DEVIATION: {}}
+    for number in numbers:
+        point = (float(number.column.removeprefix("k=")), number.here or 0.0)
+        points[number.section].setdefault(number.row, []).append(point)
+    spread = {name: [half for _, half in values] for name, values in points[DEVIATION].items()}
+    return lines({"": points[MEAN]}, ("k, groups chosen", "Omega_0 / Omega'_0"), spread=spread, top=1.0)
 
 
 def side_of(subject: Subject) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,10 +14,13 @@ from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.reproduce.fresh import DATA, Training
 from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject
-from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Plan
+from sparsepgd.reproduce.parts import Case, Finished, Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.runs.folders import load_adversarial
+from sparsepgd.runs.identity import model_digest
 from sparsepgd.search import SparsePGD, SparseRS
+from sparsepgd.search.contract import Attacker
+from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
 FIRST, SECOND = ("V", "R"), ("V2", "R2")  # each architecture twice: V -> V is a transfer between two of a kind
@@ -24,6 +28,35 @@ PAIRS = {"V->V": ("V", "V2"), "V->R": ("V", "R"), "R->R": ("R", "R2"), "R->V": (
 KINDS = {"V": "digits-vgg", "R": "digits-resnet"}
 SECTIONS = {False: "all steps on the source", True: "early stop on the source"}
 PIXELS, DIGITS = Budget(k=20), Budget(k=5)
+
+
+@dataclass(frozen=True, eq=False)
+class Transferred(Part):
+    """One attack on one source, and its success on each target."""
+
+    section: str
+    column: str  # the attack's name in the paper
+    subject: Subject
+    attack: Attacker
+    targets: dict[str, Subject]  # by pair
+
+    @property
+    def decided(self) -> dict[str, str]:
+        return {"targets": json.dumps({pair: model_digest(target.model) for pair, target in self.targets.items()})}
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject.name}, {self.attack.name}, {self.section}"
+
+    def run(self, job: Job, progress: Progress | None) -> dict[str, float]:
+        """The success rates in percent, by pair; once known, the images are not needed again."""
+
+        def compute() -> dict[str, Any]:
+            done = Case(self.section, self.column, "", self.subject, self.attack).run(job, progress)
+            return {"success": {pair: 100 * success(target, done) for pair, target in self.targets.items()}}
+
+        rates: dict[str, float] = kept(self, job, "transfer", compute)["success"]
+        return rates
 
 
 def transfer(recipe: Recipe, job: Job) -> Plan:
@@ -41,23 +74,27 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
         for pair, (source, target) in PAIRS.items()
         if {source, target} <= subjects.keys() and torch.equal(subjects[source].x, subjects[target].x)
     }
-    cases = [
-        Case(SECTIONS[early], column, source, subjects[source], replace(attack, early_stop=early))
+    parts = [
+        Transferred(
+            SECTIONS[early],
+            column,
+            subjects[source],
+            replace(attack, early_stop=early),
+            {pair: subjects[ends[1]] for pair, ends in pairs.items() if ends[0] == source},
+        )
         for early in (False, True)
         for source in dict.fromkeys(ends[0] for ends in pairs.values())
         for column, attack in attacks.items()
         if early or column != ANNEAL
     ]
 
-    def finish(done: Sequence[Finished]) -> Outcome:
+    def finish(done: Sequence[dict[str, float]]) -> Outcome:
         numbers = []
-        for case, one in zip(cases, done, strict=True):
-            for pair, (source, target) in pairs.items():
-                if source == case.column:
-                    share = 100 * success(subjects[target], one)
-                    theirs = table("trans").value("success rate", case.row, pair)
-                    printed = theirs if case.section == SECTIONS[False] else None
-                    numbers.append(Number(case.section, case.row, pair, share, printed))
+        for part, rates in zip(parts, done, strict=True):
+            for pair, share in rates.items():
+                theirs = table("trans").value("success rate", part.column, pair)
+                printed = theirs if part.section == SECTIONS[False] else None
+                numbers.append(Number(part.section, part.column, pair, share, printed))
         return Outcome("success rate on the target, %", numbers, words)
 
     words = reasons(
@@ -66,7 +103,7 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
         "V->V and R->R are two networks of one architecture, trained with different seeds; the paper does not say",
         "the paper does not say whether it stops early on the source; its numbers are shown beside full-length runs",
     )  # fmt: skip
-    return Plan(cases, finish)
+    return Plan(parts, finish)
 
 
 def success(target: Subject, done: Finished) -> float:

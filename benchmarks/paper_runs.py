@@ -1,0 +1,358 @@
+"""The paper's tables and figures: the attacks of `spgd reproduce`, several at a time, one record for each recipe.
+
+    python benchmarks/paper_runs.py --data npz:test1000.npz -n 1000 --steps 1000 --queries 5000 --jobs 14 --seconds 540
+    python benchmarks/paper_runs.py runtime --data npz:test1000.npz -n 1000 --jobs 1
+    python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
+
+Without --model the models are those that `spgd reproduce` takes, the subjects. --name prn18 takes the PreActResNet-18
+models of PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of
+RECIPES: what matters most first. Subjects see large images, those of Figure 1 and of the pictures from the package, 100
+at most; for a network of large images see examples/efficientnet_lite.py.
+
+The same command resumes. OUT/parts has a small file for each finished attack, without images: with that folder,
+another machine continues. After --seconds what is under way is stopped; tables then have gaps. One process (--jobs 1)
+measures time: it warms up, uses a folder of its own, and is the only way to run `runtime`.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import multiprocessing
+import re
+import sys
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from pool import Key, collected, stopped
+from provenance import ROOT, command, commit, named, origin
+
+from sparsepgd import atomic, zoo
+from sparsepgd.report.style import svg
+from sparsepgd.reproduce.experiments.ablation import SCANS
+from sparsepgd.reproduce.jobs import SHIPPED, SIDE, Job, Scale, scale
+from sparsepgd.reproduce.parts import Finished, Part, Plan, identified
+from sparsepgd.reproduce.recipe import Recipe
+from sparsepgd.reproduce.recipes import recipe
+from sparsepgd.runs.identity import environment
+from sparsepgd.runs.records import Record
+from sparsepgd.search import SparsePGD
+from sparsepgd.sources import TRAINED
+from sparsepgd.threat import Budget
+
+SUBJECTS, RUNTIME, PICTURES = "subjects", "runtime", "pictures"
+RECIPES = (
+    "unstructured", "structured", "histogram", *SCANS, "iterations", "sparsity", "ratio", "watermarks",
+)  # fmt: skip
+PRN18 = {  # the paper's model: ours; of several the first that is there
+    "Vanilla": ("prn18-plain",),
+    "GD": ("prn18-linf",),
+    "sAT": ("prn18-sat",),
+    "sTRADES": ("prn18-strades",),
+    "sTRADES-l0": ("prn18-strades",),
+    "sTRADES-row": ("prn18-strades-row",),
+    "sTRADES-p5x5": ("prn18-strades-patch5",),
+    "Fast-LS-l0": ("prn18-fast-ls",),
+    "SparseAnneal": ("prn18-anneal",),
+    "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
+}
+ABLATED = "Fast-EG-l1"  # none of PRN18 is trained like it: a place in the ablations only
+SLOW = ("SF", "LOAP", "CS")  # columns that take longest on a GPU: first among equals
+MOST = 100  # of the images of the package
+WARM = 20  # steps
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every process must know."""
+
+    models: tuple[tuple[str, str], ...]  # the paper's model, the source of ours; (): those of the recipes
+    data: str
+    images: int
+    scale: Scale
+    device: str
+    seed: int
+    out: Path
+    few: int
+    chunk: int | None = None
+    alone: bool = False
+
+    def own_images(self, one: Recipe) -> bool:
+        """Whether a recipe takes the images of the package: enlarged, where no model of that size is given."""
+        return not self.models and (one.size > SIDE or one.name in ("ratio", PICTURES))
+
+    def job(self, name: str) -> Job:
+        """Of one recipe, with all models that have a place in it."""
+        one = recipe(name)
+        found = {role: source for role, source in self.models if role in one.roles}
+        if name not in SCANS:
+            found.pop(ABLATED, None)
+        own = self.own_images(one)
+        return Job(
+            self.scale, self.out, found, SHIPPED if own else self.data, min(self.images, MOST) if own else self.images,
+            device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
+            chunk=self.chunk,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished part: what `Part.run` returned, where and how long."""
+
+    value: Any
+    environment: dict[str, str]
+    seconds: float
+
+
+@lru_cache(maxsize=2)  # recipes come one after the other, and each holds its images
+def planned(order: Order, name: str) -> tuple[Job, Plan]:
+    return recipe(name).prepare(order.job(name))
+
+
+def begin() -> None:
+    """In every process: the cores are shared by all."""
+    torch.set_num_threads(1)
+
+
+@cache
+def warm(order: Order, name: str) -> None:
+    """Kernels are loaded before the first measurement of time."""
+    one = planned(order, name)[1].parts[0].subject
+    SparsePGD(Budget(1), WARM, early_stop=False)(one.model, one.x, one.y)
+
+
+def attack(order: Order, name: str, place: int) -> Done:
+    """One part of a recipe, in a process of its own; read if it is finished."""
+    job, plan = planned(order, name)
+    part = plan.parts[place]
+    file = order.out / "parts" / f"{identified(part, job)[1]}.json.gz"
+    if file.is_file() and name != PICTURES:  # those need the images
+        return read(file)
+    if order.alone:
+        warm(order, name)
+    begun = time.perf_counter()
+    value = part.run(job, None)
+    seconds = value.record.seconds if isinstance(value, Finished) else time.perf_counter() - begun
+    done = Done(value, environment(job.device), seconds)
+    write(file, done)
+    return done
+
+
+def write(file: Path, done: Done) -> None:
+    """Of a run what tables need: neither images nor losses and confidences."""
+    told: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
+    if isinstance(done.value, Finished):
+        plain = {"loss": None, "clean_confidence": None, "confidence": None}
+        rows = tuple(row.model_copy(update=plain) for row in done.value.record.rows)
+        told["record"] = done.value.record.model_copy(update={"rows": rows}).model_dump(mode="json")
+        told["folder"] = done.value.folder.name
+    else:
+        told["value"] = done.value
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, gzip.compress(json.dumps(told).encode(), mtime=0))
+
+
+def read(file: Path) -> Done:
+    told = json.loads(gzip.decompress(file.read_bytes()))
+    value = told.get("value")
+    if "record" in told:
+        value = Finished(Record.model_validate_json(json.dumps(told["record"])), Path(told["folder"]))
+    return Done(value, told["environment"], told["seconds"])
+
+
+def key(part: Part) -> Key:
+    """What decides a part, in words; the number of images too, for CornerSearch may have fewer."""
+    return part.subject.name, type(part).__name__, repr(part.attack), str(len(part.subject.x))
+
+
+def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict[Key, Future[Done]]:
+    """Every attack once, also where several recipes need it. What is planned here needs no device."""
+    found: dict[Key, Future[Done]] = {}
+    for name in names:
+        parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
+        parts.sort(key=lambda pair: turn(pair[1]))
+        for place, part in parts:
+            if key(part) not in found:
+                found[key(part)] = pool.submit(attack, order, name, place)
+    return found
+
+
+def turn(part: Part) -> tuple[int, int]:
+    """The largest budget first, for most of the paper's tables are about it; then what takes longest."""
+    column = getattr(part, "column", "")
+    return -part.attack.budget.k, SLOW.index(column) if column in SLOW else len(SLOW)
+
+
+def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Done]) -> dict[str, Any] | None:
+    """The numbers of a recipe with what they come from; None if too little is finished."""
+    job, plan = planned(replace(order, device="cpu"), name)
+    found = [done.get(key(part)) for part in plan.parts]
+    here = {key(part): one for part, one in zip(plan.parts, found, strict=True) if one is not None}
+    missing = sum(one is None for one in found)
+    if not here or (missing and not plan.gaps):
+        return None
+    outcome = plan.finish([None if one is None else one.value for one in found])
+    if missing:
+        dash = "a dash means that the run did not finish within the time limit"
+        outcome = replace(outcome, reasons=[*outcome.reasons, dash])
+    first = plan.parts[0].subject
+    known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
+    subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
+    places: dict[str, str] = {}
+    for one in subjects:
+        places.setdefault(one.role, one.name)
+    drawn = {}
+    if name == PICTURES:
+        drawn = {f"results-{name}-{args.name}-{which}.svg": svg(draw()) for which, draw in outcome.figures.items()}
+        for file, content in drawn.items():
+            atomic.write(args.images / file, content)
+    return outcome.record(
+        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(), **origin(first.data),
+        scale=order.scale.name, steps=job.scale.steps, queries=job.scale.queries, passes=job.scale.passes,
+        images=len(first.x), few={column: count for column, count in job.few if count < job.count},
+        data=named(first.data), seed=order.seed, **known, processes=args.jobs,
+        seconds=round(sum(one.seconds for one in here.values()), 1), places=places, missing=missing,
+        pictures=list(drawn), models=cards(job, recipe(name)), runs=[run(*pair) for pair in here.items()],
+        notices=sorted(set(notices(here))),
+    )  # fmt: skip
+
+
+FIELDS = ("hardware", "python", "torch", "sparsepgd")
+
+
+def told(words: Any) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def cards(job: Job, one: Recipe) -> dict[str, Any]:
+    """Of the models, without their curves; none of networks that the recipe trains."""
+    found = {}
+    for source in dict.fromkeys(job.chosen(one.roles).values()) if job.models or any(one.roles.values()) else ():
+        kind, _, place = source.partition(":")
+        if kind in ("zoo", "trained"):
+            card = asdict(zoo.card(place) if kind == "zoo" else zoo.card(TRAINED, Path(place)))
+            found[place] = {field: value for field, value in card.items() if field not in ("curves", "arguments")}
+    return found
+
+
+def run(one: Key, done: Done) -> dict[str, Any]:
+    """A part in one line."""
+    line: dict[str, Any] = {"model": one[0], "attack": one[2]}
+    if isinstance(done.value, Finished):
+        rows = done.value.record.rows
+        line |= {"clean": sum(row.clean_correct for row in rows)}
+        line |= {"robust": sum(row.clean_correct and not row.fooled for row in rows)}
+        line |= {name: round(mean(getattr(row, name) for row in rows), 1) for name in ("forwards", "backwards")}
+    return line | {"seconds": round(done.seconds, 2)}
+
+
+def notices(done: dict[Key, Done]) -> Any:
+    for one, finished in done.items():
+        if isinstance(finished.value, Finished):
+            attack = finished.value.record.configuration["attack"]["name"]
+            yield from (f"{one[0]}, {attack}: {notice.message}" for notice in finished.value.record.warnings)
+
+
+def dumped(content: dict[str, Any]) -> bytes:
+    """Indented, but innermost objects on one line each."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    return (re.sub(r"\{[^{}\[\]]*\}", lambda found: re.sub(r"\n\s*", " ", found[0]), text) + "\n").encode()
+
+
+def without_folders(content: bytes, args: argparse.Namespace) -> bytes:
+    """Of the files and folders that were given only their names."""
+    for word in (args.data, *args.model):
+        content = content.replace(re.sub(r"[^/]*$", "", word.rpartition(":")[2]).encode() or b"\0", b"")
+    return content
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"default: {' '.join(RECIPES)}")
+    parser.add_argument("--name", default=SUBJECTS, help="of the models, in the names of the records")
+    parser.add_argument("--model", nargs="+", default=[], metavar="ROLE=SOURCE", help="as for spgd reproduce")
+    parser.add_argument("--data", default=SHIPPED, help="as for spgd reproduce")
+    parser.add_argument("-n", type=int, default=100, help="images")
+    parser.add_argument("--few", type=int, default=200, help="images of CornerSearch and SparseFool")
+    parser.add_argument("--scale", default="small", help="lengths, where the next three do not say otherwise")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--queries", type=int)
+    parser.add_argument("--passes", type=int, help="of an image, forwards and backwards, by attacks of other authors")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; 1: for measuring time")
+    parser.add_argument("--chunk", type=int, help="images between two writes, all that a stop may cost")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
+    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder for what is finished")
+    parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results", help="where records go")
+    parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="where pictures go")
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+    args = parser.parse_args()
+    args.recipes = args.recipes or list(RECIPES)
+    if RUNTIME in args.recipes and args.jobs != 1:
+        parser.error("time is measured by one process; use --jobs 1 for runtime")
+    return args
+
+
+def ordered(args: argparse.Namespace) -> Order:
+    given = dict(word.split("=", 1) for word in args.model)
+    if args.name == "prn18":
+        here = zoo.names()
+        places = {role: [name for name in names if name in here] for role, names in PRN18.items()}
+        given = {role: f"zoo:{names[0]}" for role, names in places.items() if names} | given
+    lengths = {name: getattr(args, name) for name in ("steps", "queries", "passes") if getattr(args, name)}
+    length = replace(scale(args.scale), **lengths, **({"name": "own"} if lengths else {}))
+    out = (args.out / "alone" if args.jobs == 1 else args.out).resolve()
+    models = tuple(given.items())
+    return Order(
+        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1
+    )  # fmt: skip
+
+
+def counted(order: Order, names: list[str]) -> int:
+    """How much there is to do, without doing it."""
+    seen: set[Key] = set()
+    for name in names:
+        parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
+        new = {one: part for one, part in parts.items() if one not in seen}
+        seen |= new.keys()
+        most = sum(part.passes for part in new.values())
+        models = len({part.subject.name for part in parts.values()})
+        print(f"{name:<22}{models:3} models {len(new):4} attacks {most / 1e6:10.1f} million passes at most")
+    print(f"{len(seen)} attacks")
+    return 0
+
+
+def main() -> int:
+    begun, args = time.monotonic(), arguments()
+    commit()  # of the code that runs, not of what is there at the end
+    order = ordered(args)
+    if order.models:
+        sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}
+        args.recipes = [name for name in args.recipes if order.job(name).models and recipe(name).size in sizes]
+    if not args.recipes:
+        sys.exit("none of these models has a place in these recipes; use --model ROLE=SOURCE")
+    if args.dry_run:
+        return counted(order, args.recipes)
+    pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
+    futures = submitted(pool, order, args.recipes)
+    print(f"{len(futures)} attacks for {len(args.recipes)} recipes", flush=True)
+    done = collected(futures, begun + args.seconds)
+    stopped(pool)
+    args.records.mkdir(parents=True, exist_ok=True)
+    for name in args.recipes:
+        if made := record(order, args, name, done):
+            atomic.write(args.records / f"paper-{name}-{args.name}.json", without_folders(dumped(made), args))
+        print(f"{name}: {made['missing'] if made else 'too many'} missing", flush=True)
+    print(f"{len(done)} of {len(futures)} attacks in {time.monotonic() - begun:.0f} s", flush=True)
+    return int(len(done) < len(futures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

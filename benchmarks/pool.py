@@ -1,0 +1,38 @@
+"""Work in several processes with a limit of time."""
+
+import math
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Key = tuple[str, ...]  # what tells one piece of work from the others, in words
+
+
+def collected(futures: dict[Key, Future[T]], until: float) -> dict[Key, T]:
+    """What is finished by the time `until` of time.monotonic(); each says how long it took, or why it failed."""
+    done: dict[Key, T] = {}
+    keys, begun, left = {future: one for one, future in futures.items()}, time.monotonic(), until - time.monotonic()
+    try:
+        for future in as_completed(keys, None if math.isinf(left) else max(left, 0)):
+            one, error = keys[future], future.exception()
+            if error is None:
+                done[one] = future.result()
+            said = seconds(done[one]) if error is None else f"{type(error).__name__}: {error}"
+            what = ", ".join(word.partition(", loss=")[0] for word in one)
+            print(f"{time.monotonic() - begun:6.1f} {len(done)}/{len(keys)} {what}: {said}", flush=True)
+    except TimeoutError:
+        print("the time is over", flush=True)
+    return done
+
+
+def seconds(finished: Any) -> str:
+    return f"{getattr(finished, 'record', finished).seconds:.1f} s"
+
+
+def stopped(pool: ProcessPoolExecutor) -> None:
+    """What is under way is stopped; the next call resumes it."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()

@@ -1,0 +1,110 @@
+"""benchmarks/paper_runs.py: attacks of several recipes once each, resumed from small files, one record per recipe."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_results_page import script
+
+FEW = ("-n", "2", "--steps", "3", "--queries", "6", "--passes", "12", "--device", "cpu", "--jobs", "2")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("paper_runs", monkeypatch)
+
+
+def words(driver: Any, monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> tuple[Any, Any]:
+    given = (*more, *FEW, "--out", str(out / "runs"), "--records", str(out), "--images", str(out))
+    monkeypatch.setattr(sys, "argv", ["/far/away/paper_runs.py", *given])
+    monkeypatch.setenv("COMMIT", "abc")
+    args = driver.arguments()
+    return args, driver.ordered(args)
+
+
+def attacked(driver: Any, order: Any, name: str, skip: int = 0) -> Any:
+    """In this process; all parts but the first `skip`."""
+    parts = driver.planned(order, name)[1].parts
+    return {driver.key(part): driver.attack(order, name, place) for place, part in enumerate(parts) if place >= skip}
+
+
+def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the attacks is not finished. Finished ones are read from their small files, without folders of runs."""
+    model = ("--name", "mine", "--model", "Fast-EG-l1=zoo:small-plain")
+    args, order = words(driver, monkeypatch, tmp_path, "components", *model)
+    done = attacked(driver, order, "components", skip=1)
+    record = driver.record(order, args, "components", done)
+    assert record["missing"] == 1
+    assert record["places"] == {"Fast-EG-l1": "small-plain"}
+    assert (record["steps"], record["queries"], record["images"]) == (3, 6, 2)
+    assert str(tmp_path) not in record["command"]
+    records = script("records", monkeypatch)
+    assert records.Origin.of(record).missing == record.get("unknown", []) == []
+    shutil.rmtree(order.out / "cases")
+    assert driver.record(order, args, "components", attacked(driver, order, "components", skip=1)) == record
+    (tmp_path / "paper-components-mine.json").write_bytes(driver.dumped(record))
+    assert json.loads((tmp_path / "paper-components-mine.json").read_text()) == record
+    args.data, args.model = "npz:/far/away/x.npz", ["V=trained:runs/v", "R=zoo:small-plain"]
+    assert driver.without_folders(b"npz:/far/away/x.npz runs/v small-plain", args) == b"npz:x.npz v small-plain"
+    text = script("results_page", monkeypatch).page(tmp_path, ())
+    assert "a dash means that the run did not finish within the time limit" in text
+    assert "| small-plain, here | - |" in text
+    assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
+
+
+def test_figures_are_drawn_from_records(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("histogram", "ratio", "pictures")
+    args, order = words(driver, monkeypatch, tmp_path, *names, "--model", "Vanilla=zoo:small-plain", "--name", "mine")
+    for name in names:
+        record = driver.record(order, args, name, attacked(driver, order, name))
+        (tmp_path / f"paper-{name}-mine.json").write_bytes(driver.dumped(record))
+    page = script("results_page", monkeypatch)
+    for name, data in page.figures(tmp_path).items():
+        (tmp_path / name).write_bytes(data)
+    shown = page.shown(tmp_path)
+    assert len(shown) == 3
+    assert all((tmp_path / name).read_bytes().lstrip().startswith(b"<?xml") for name in shown)
+    assert all(f"](images/{name})" in page.page(tmp_path, ()) for name in shown)
+
+
+def test_success_on_targets_is_known_without_images(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ("--model", "V=zoo:small-plain", "R=zoo:small-strades")
+    args, order = words(driver, monkeypatch, tmp_path, "transfer", *models, "--name", "small")
+    done = attacked(driver, order, "transfer")
+    shutil.rmtree(order.out / "cases")
+    again = attacked(driver, order, "transfer")
+    assert [one.value for one in again.values()] == [one.value for one in done.values()]
+    record = driver.record(order, args, "transfer", again)
+    assert {number["column"] for number in record["numbers"]} == {"V->R", "R->V"}
+    assert record["models"].keys() == {"small-plain", "small-strades"}
+
+
+def test_run_time_is_measured_by_one_process(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of its own: attacks that shared a device have other seconds."""
+    with pytest.raises(SystemExit):
+        words(driver, monkeypatch, tmp_path, "runtime")
+    monkeypatch.setattr(sys.modules[__name__], "FEW", (*FEW[:-1], "1"))
+    order = words(driver, monkeypatch, tmp_path, "runtime")[1]
+    assert order.alone
+    assert order.out == tmp_path / "runs" / "alone"
+
+
+def test_models_have_places_where_recipes_have_them(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ("--model", "Fast-EG-l1=zoo:small-plain", "sTRADES-l0=zoo:x")
+    order = words(driver, monkeypatch, tmp_path, "--data", "npz:x", *models)[1]
+    assert order.job("unstructured").models == {}, "none of ours is trained like it"
+    assert order.job("alpha").models == {"Fast-EG-l1": "zoo:small-plain"}
+    assert order.job("structured").models == {"sTRADES-l0": "zoo:x"}
+    assert order.job("watermarks").data == "npz:x"
+    order = words(driver, monkeypatch, tmp_path, "--data", "npz:x")[1]
+    assert (order.job("watermarks").data, order.job("unstructured").data) == ("bundled", "npz:x"), "subjects are small"
