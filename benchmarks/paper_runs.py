@@ -30,7 +30,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from pool import Key, collected, stopped
+from pool import Key, begin, collected, stopped
 from provenance import ROOT, command, commit, named, origin
 
 from sparsepgd import atomic, zoo
@@ -113,11 +113,6 @@ class Done:
 @lru_cache(maxsize=2)  # recipes come one after the other, and each holds its images
 def planned(order: Order, name: str) -> tuple[Job, Plan]:
     return recipe(name).prepare(order.job(name))
-
-
-def begin() -> None:
-    """In every process: the cores are shared by all."""
-    torch.set_num_threads(1)
 
 
 @cache

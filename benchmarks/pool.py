@@ -5,6 +5,8 @@ import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
+import torch
+
 T = TypeVar("T")
 Key = tuple[str, ...]  # what tells one piece of work from the others, in words
 
@@ -24,6 +26,11 @@ def collected(futures: dict[Key, Future[T]], until: float) -> dict[Key, T]:
     except TimeoutError:
         print("the time is over", flush=True)
     return done
+
+
+def begin() -> None:
+    """In every process: the cores are shared by all."""
+    torch.set_num_threads(1)
 
 
 def seconds(finished: Any) -> str:

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
 from provenance import named
 
-from sparsepgd import atomic, zoo
+from sparsepgd import atomic, options, zoo
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.runs import identity
 from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED, load_data
+from sparsepgd.threat import Budget
 from sparsepgd.training.entries import round_to_half
 from sparsepgd.training.state import write_weights
 
@@ -54,5 +55,6 @@ def first_line(recipe: Path) -> str:
     return recipe.read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
 
 
-def alone() -> None:
-    torch.set_num_threads(1)
+def budget_of(recipe: dict[str, Any]) -> Budget:
+    """The budget that a recipe trains for."""
+    return Budget(recipe["k"], options.pattern(recipe.get("pattern", "pixel")))

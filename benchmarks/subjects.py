@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pool import Key, collected, stopped
+from pool import Key, begin, collected, stopped
 from provenance import ROOT, command, named, origin
-from shipping import alone, figure, first_line, shipped
+from shipping import budget_of, figure, first_line, shipped
 
-from sparsepgd import atomic, options, zoo
+from sparsepgd import atomic, zoo
 from sparsepgd.reproduce.parts import Finished
 from sparsepgd.runs import runs
 from sparsepgd.search import SparseAutoAttack
@@ -53,7 +53,7 @@ def recipe(name: str) -> dict[str, Any]:
 
 
 def budget(name: str) -> Budget:
-    return Budget(recipe(name)["k"], options.pattern(recipe(name).get("pattern", "pixel")))
+    return budget_of(recipe(name))
 
 
 def start(name: str) -> str | None:
@@ -146,7 +146,7 @@ def attacked(name: str, version: Any, args: argparse.Namespace) -> Finished:
 
 def measure(args: argparse.Namespace) -> int:
     begun, here = time.monotonic(), [name for name in args.only if done(name, args)]
-    pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), alone)
+    pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
     futures = {(name, version): pool.submit(attacked, name, version, args) for name in here for version in VERSIONS}
     found = collected(futures, begun + args.seconds)
     stopped(pool)

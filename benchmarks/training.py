@@ -24,14 +24,14 @@ from typing import Any
 
 from provenance import origin
 from records import stages
-from shipping import figure, first_line, shipped
+from shipping import budget_of, figure, first_line, shipped
 
-from sparsepgd import options, zoo
+from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run
+from sparsepgd.runs.records import Record
 from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED
-from sparsepgd.threat import Budget
 from sparsepgd.training import recipes
 from sparsepgd.training.entries import add_robust
 from sparsepgd.training.records import load as load_training
@@ -68,23 +68,19 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     ship = args.ship if name == args.names[-1] else None
     if not (folder / "model.json").is_file():
         call("train", "--recipe", recipe, "--data", args.data, "--out", folder, "-q")
-    wanted, saa = recipes.read(recipe), args.runs / f"{name}-saa"
+    wanted = recipes.read(recipe)
     model = f"zoo:{ship}" if ship else f"trained:{folder}"
     if ship:
         before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
         shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
         os.environ[VARIABLE] = str(args.weights)
     start = time.perf_counter()
-    call(
-        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", wanted["k"],
-        "--pattern", wanted.get("pattern", "pixel"), "--attack", "saa", "--steps", args.steps,
-        "--queries", args.queries, "--chunk", args.n, "--out", saa, "-q",
-    )  # fmt: skip
+    paper = SparseAutoAttack(budget_of(wanted), args.steps, args.queries)
+    run = evaluated(model, wanted, paper, args.runs / f"{name}-saa", args)
+    seconds = time.perf_counter() - start
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
-    run = load_run(saa)
-    plus = measured_plus(ship, wanted, args) if ship else []
+    plus = under_plus(ship, wanted, args) if ship else []
     if ship:
-        paper = SparseAutoAttack(_budget(wanted), args.steps, args.queries)
         figures = [figure(paper, run.summary().robust_accuracy, args.n), *plus]
         add_robust(args.weights, ship, figures, f"robust: the first {args.n} of them")
     return {
@@ -109,28 +105,31 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
             "queries": args.queries,
             **dataclasses.asdict(run.summary()),
             "broken by": Counter(row.broken_by for row in run.rows if row.broken_by),
-            "seconds with warm-up": round(time.perf_counter() - start, 1),
+            "seconds with warm-up": round(seconds, 1),
         },
     }
 
 
-def measured_plus(ship: str, wanted: dict[str, Any], args: argparse.Namespace) -> list[zoo.Figure]:
+def evaluated(
+    model: str, wanted: dict[str, Any], attack: SparseAutoAttack, folder: Path, args: argparse.Namespace, seed: int = 0
+) -> Record:
+    """`spgd evaluate`: the run in the folder, or the rest of it."""
+    call(
+        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", wanted["k"],
+        "--pattern", wanted.get("pattern", "pixel"), "--attack", attack.name, "--steps", attack.steps,
+        "--queries", attack.queries, "--seed", seed, "--chunk", args.n, "--out", folder, "-q",
+    )  # fmt: skip
+    return load_run(folder)
+
+
+def under_plus(ship: str, wanted: dict[str, Any], args: argparse.Namespace) -> list[zoo.Figure]:
     """The shipped model under saa+, one figure for each seed."""
-    attack, found = SparseAutoAttack(_budget(wanted), args.plus, args.queries, version="standard"), []
+    attack, found = SparseAutoAttack(budget_of(wanted), args.plus, args.queries, version="standard"), []
     for seed in range(args.seeds):
-        folder = args.runs / f"{ship}-saa-plus-{seed}"
-        call(
-            "evaluate", "--model", f"zoo:{ship}", "--data", args.data, "-n", args.n, "--k", wanted["k"],
-            "--pattern", wanted.get("pattern", "pixel"), "--attack", "saa+", "--steps", args.plus,
-            "--queries", args.queries, "--seed", seed, "--chunk", args.n, "--out", folder, "-q",
-        )  # fmt: skip
-        found.append(figure(attack, load_run(folder).summary().robust_accuracy, args.n, seed))
+        run = evaluated(f"zoo:{ship}", wanted, attack, args.runs / f"{ship}-saa-plus-{seed}", args, seed)
+        found.append(figure(attack, run.summary().robust_accuracy, args.n, seed))
         print(found[-1], found[-1].robust_accuracy, flush=True)
     return found
-
-
-def _budget(wanted: dict[str, Any]) -> Budget:
-    return Budget(wanted["k"], options.pattern(wanted.get("pattern", "pixel")))
 
 
 def main() -> None:

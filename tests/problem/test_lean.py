@@ -3,8 +3,6 @@ as it is."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import Any
 
@@ -17,6 +15,7 @@ import sparsepgd as sp
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.lean import Affine, lean
 from support.models import images, labelled
+from support.scripts import without_gpu
 
 HALF = torch.bfloat16
 
@@ -171,7 +170,4 @@ print("equal")
 
 
 def test_the_kernels_compute_what_torch_computes() -> None:
-    pytest.importorskip("triton")
-    here = {**os.environ, "TRITON_INTERPRET": "1"}  # Triton's own interpreter needs no GPU
-    done = subprocess.run([sys.executable, "-c", KERNELS], env=here, capture_output=True, text=True, check=False)
-    assert done.stdout == "equal\n", done.stderr
+    assert without_gpu(KERNELS) == "equal\n"

@@ -32,7 +32,7 @@ def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
         made.append(len(part.a))
         return Pair(-part.a, 10 * part.b)
 
-    monkeypatch.setattr(rows, "on_host", lambda tensor: on_host)
+    monkeypatch.setattr(rows, "waits_for_host", lambda device: not on_host)
     found = rows.renewed(torch.tensor(which), new, OLD)
     wanted = [(-a, 10 * b) if new else (a, b) for new, a, b in zip(which, OLD.a, OLD.b, strict=True)]
     assert torch.equal(found.a, torch.stack([a for a, _ in wanted]))

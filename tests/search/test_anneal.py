@@ -220,7 +220,7 @@ def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], messag
 def test_steps_ask_nothing_of_the_device(
     pattern: sp.Pattern, early_stop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "on_host", lambda tensor: False)  # as on a GPU
+    monkeypatch.setattr(rows, "waits_for_host", lambda device: True)  # as on a GPU
     net, x = SmallConvNet(), images(3)
     attack = sp.SparseAnneal(sp.Budget(k=2, pattern=pattern), 13, early_stop=early_stop)
     threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)

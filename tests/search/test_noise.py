@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.noise import Noise, Stream
+from support.scripts import without_gpu
 
 INDEX = torch.arange(64)
 
@@ -96,7 +93,4 @@ print("equal")
 
 
 def test_the_kernel_draws_the_same_numbers() -> None:
-    pytest.importorskip("triton")
-    here = {**os.environ, "TRITON_INTERPRET": "1"}  # Triton's own interpreter needs no GPU
-    done = subprocess.run([sys.executable, "-c", KERNEL], env=here, capture_output=True, text=True, check=False)
-    assert done.stdout == "equal\n", done.stderr
+    assert without_gpu(KERNEL) == "equal\n"

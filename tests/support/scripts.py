@@ -1,15 +1,18 @@
-"""Programs run as they stand, in this process: no torch is imported once more."""
+"""Programs run as they stand; scripts in this process, so that no torch is imported once more."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import runpy
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 
 from sparsepgd.search import registry
@@ -51,3 +54,12 @@ def output(file: Path, *words: str, cwd: Path, strict: bool = False) -> str:
                 if str(file.parent) in str(getattr(sys.modules[name], "__file__", None)):
                     del sys.modules[name]
     return out.getvalue()
+
+
+def without_gpu(code: str) -> str:
+    """What code with Triton kernels prints in Triton's own interpreter, which needs no GPU."""
+    pytest.importorskip("triton")
+    here = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

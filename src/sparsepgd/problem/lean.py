@@ -77,8 +77,8 @@ class Affine(nn.Module):
 
     def activated(self, x: Tensor, name: str) -> Tensor:
         quick = x.is_cuda and x.dtype in HALVES and x.is_contiguous(memory_format=torch.channels_last)
-        if quick and (fused := kernels()) is not None:
-            out: Tensor = fused.apply(x, self.factor, self.addend, name)
+        if quick and (found := kernels()) is not None:
+            out: Tensor = found.Fused.apply(x, self.factor, self.addend, name)
             return out
         factor, addend = self.halves if x.dtype == self.halves[0].dtype else self._whole(x.dtype)
         return EAGER[name](torch.addcmul(addend, x, factor))
@@ -142,9 +142,9 @@ def _plain(value: Any) -> Any:
 
 @cache
 def kernels() -> Any:
-    """An autograd function, or None where Triton is missing."""
+    """The module with the Triton kernels, or None where Triton is missing."""
     try:
-        from sparsepgd.problem.kernels import Fused
+        from sparsepgd.problem import kernels
     except ImportError:
         return None
-    return Fused
+    return kernels

@@ -28,7 +28,7 @@ def choose(which: Tensor, one: D, other: D) -> D:
 def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
     """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
     those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
-    if not on_host(which):
+    if waits_for_host(which.device):
         return choose(which, new(slice(None)), old)
     pick = which.nonzero()[:, 0]
     if len(pick) in (0, len(which)):
@@ -36,8 +36,9 @@ def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
     return each(lambda a, b: a.index_copy(0, pick, b), old, new(pick))
 
 
-def on_host(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
+def waits_for_host(device: torch.device) -> bool:
+    """A look stalls a device, and so does a new size of the batch; not so a CPU."""
+    return device.type != "cpu"
 
 
 def clone(rows: D) -> D:

@@ -7,10 +7,8 @@ SplitMix64 (Steele, Lea and Flood, 2014).
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.lean import kernels
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 64-bit constants, written as the signed integers that torch has
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -72,9 +71,10 @@ class Noise:
 
     def uniform(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), uniform on (0, 1), float32. ``index`` and ``step`` are (B,) int64."""
-        if index.is_cuda and (kernel := _kernel()) is not None:
+        if index.is_cuda and (found := kernels()) is not None:  # one kernel instead of twenty-five, the same numbers
             seed = self.seed if isinstance(self.seed, Tensor) else signed(self.seed)
-            numbers: Tensor = kernel(seed, int(stream), index, step, math.prod(shape), (_GOLDEN, _FIRST, _SECOND))
+            constants = _GOLDEN, _FIRST, _SECOND
+            numbers: Tensor = found.uniform(seed, int(stream), index, step, math.prod(shape), constants)
             return numbers.view(-1, *shape)
         return _unit(self._bits(stream, index, step, shape))
 
@@ -88,16 +88,6 @@ class Noise:
         """A fair coin for the whole call."""
         zero = torch.zeros(1, dtype=torch.int64)
         return bool((self._bits(Stream.COIN, zero, 0, (1,)) & 1).item())
-
-
-@functools.cache
-def _kernel() -> Callable[..., Tensor] | None:
-    """The same numbers as one kernel on a GPU, if there is Triton: otherwise they are twenty-five small ones."""
-    try:
-        from sparsepgd.problem.kernels import uniform
-    except ImportError:
-        return None
-    return uniform
 
 
 def check_seed(seed: int) -> int:

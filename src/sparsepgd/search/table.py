@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsepgd.problem.engine import METER, Meter, Running
 from sparsepgd.problem.oracle import Evaluator
-from sparsepgd.problem.rows import join, select, tensors
+from sparsepgd.problem.rows import join, select, tensors, waits_for_host
 from sparsepgd.search.graphs import Stepper
 from sparsepgd.search.loop import Best, Images, Slots, Step, Waiting, no_success, start
 from sparsepgd.search.noise import Noise
@@ -55,11 +55,6 @@ def run(search: Stepwise[S], task: Task, running: Running) -> Best:
             done = max(done, total - table.evaluations_left())  # a denied success goes back to work
             task.progress(done, total, table.fooled)
     return table.best
-
-
-def waits_for_host(device: torch.device) -> bool:
-    """A look stalls a device, and so does a new size of the batch; not so a CPU."""
-    return device.type != "cpu"
 
 
 @dataclass
