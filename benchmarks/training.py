@@ -8,7 +8,7 @@ after the other; run again, it goes on where it was stopped. The records go to b
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
 `--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
-with --plus steps too.
+with --plus steps too. `--only-train` leaves out what is measured; the same command without it adds that later.
 """
 
 import argparse
@@ -53,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ship", metavar="NAME", help="of the model in weights/")
     parser.add_argument("--plus", type=int, default=6000, help="steps of SparseAnneal in saa+, for a shipped model")
     parser.add_argument("--seeds", type=int, default=1, help="of saa+")
+    parser.add_argument("--only-train", action="store_true", help="without evaluation and record")
     parser.add_argument("--weights", type=Path, default=ROOT / "weights")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
@@ -63,17 +64,24 @@ def call(*words: object) -> None:
     app(sys.argv[1:], standalone_mode=False)
 
 
-def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
+    """The trained model, by the name that `spgd evaluate` takes."""
     recipe, folder = ROOT / "recipes" / "quick" / f"{name}.toml", args.runs / name
-    ship = args.ship if name == args.names[-1] else None
     if not (folder / "model.json").is_file():
         call("train", "--recipe", recipe, "--data", args.data, "--out", folder, "-q")
-    wanted = recipes.read(recipe)
-    model = f"zoo:{ship}" if ship else f"trained:{folder}"
-    if ship:
+    if ship is None:
+        return f"trained:{folder}"
+    if not (args.weights / f"{ship}.json").is_file():
         before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
         shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
-        os.environ[VARIABLE] = str(args.weights)
+    os.environ[VARIABLE] = str(args.weights)
+    return f"zoo:{ship}"
+
+
+def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    folder, wanted = args.runs / name, recipes.read(ROOT / "recipes" / "quick" / f"{name}.toml")
+    ship = args.ship if name == args.names[-1] else None
+    model = trained(name, ship, args)
     start = time.perf_counter()
     paper = SparseAutoAttack(budget_of(wanted), args.steps, args.queries)
     run = evaluated(model, wanted, paper, args.runs / f"{name}-saa", args)
@@ -137,7 +145,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names:
         file = args.out / f"train-{name}.json"
-        if not file.is_file():
+        if args.only_train:
+            print(trained(name, args.ship if name == args.names[-1] else None, args), flush=True)
+        elif not file.is_file():
             file.write_text(json.dumps(train_and_evaluate(name, args), indent=1) + "\n")
             print(f"record in {file.name}", flush=True)
 
