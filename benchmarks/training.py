@@ -8,7 +8,7 @@ after the other; run again, it goes on where it was stopped. The records go to b
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
 `--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
-with --plus steps too.
+with --plus steps too. A recipe with several budgets (`others`) is measured under each of them.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from typing import Any
 
 from provenance import origin
 from records import stages
-from shipping import budget_of, figure, first_line, shipped
+from shipping import budgets_of, figure, first_line, hyphened, shipped
 
-from sparsepgd import zoo
+from sparsepgd import options, zoo
 from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run
 from sparsepgd.runs.records import Record
@@ -74,15 +74,13 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
         shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
         os.environ[VARIABLE] = str(args.weights)
-    start = time.perf_counter()
-    paper = SparseAutoAttack(budget_of(wanted), args.steps, args.queries)
-    run = evaluated(model, wanted, paper, args.runs / f"{name}-saa", args)
-    seconds = time.perf_counter() - start
+    papers = [under_saa(model, name, words, args) for words in budgets_of(wanted)]
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
     plus = under_plus(ship, wanted, args) if ship else []
     if ship:
-        figures = [figure(paper, run.summary().robust_accuracy, args.n), *plus]
+        figures = [*(one for one, _ in papers), *plus]
         add_robust(args.weights, ship, figures, f"robust: the first {args.n} of them")
+    (_, saa), *others = papers
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"],
@@ -100,35 +98,50 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "measured": card["measured"],
         "robust": card["robust"],
         **({"saa+": [dataclasses.asdict(one) for one in plus], "shipped as": ship} if ship else {}),
-        "saa": {
-            "steps": args.steps,
-            "queries": args.queries,
-            **dataclasses.asdict(run.summary()),
-            "broken by": Counter(row.broken_by for row in run.rows if row.broken_by),
-            "seconds with warm-up": round(seconds, 1),
-        },
+        "saa": saa,
+        **(
+            {"others": dict(zip(list(budgets_of(wanted))[1:], (one for _, one in others), strict=True))}
+            if others
+            else {}
+        ),
+    }
+
+
+def under_saa(model: str, name: str, words: str, args: argparse.Namespace) -> tuple[zoo.Figure, dict[str, Any]]:
+    """A model under the paper's ensemble and a budget: the figure, and what the record has of it."""
+    start, attack = time.perf_counter(), SparseAutoAttack(options.budget(words), args.steps, args.queries)
+    run = evaluated(model, words, attack, args.runs / f"{name}-saa-{hyphened(words)}", args)
+    return figure(attack, run.summary().robust_accuracy, args.n), {
+        "steps": args.steps,
+        "queries": args.queries,
+        **dataclasses.asdict(run.summary()),
+        "broken by": Counter(row.broken_by for row in run.rows if row.broken_by),
+        "seconds with warm-up": round(time.perf_counter() - start, 1),
     }
 
 
 def evaluated(
-    model: str, wanted: dict[str, Any], attack: SparseAutoAttack, folder: Path, args: argparse.Namespace, seed: int = 0
+    model: str, words: str, attack: SparseAutoAttack, folder: Path, args: argparse.Namespace, seed: int = 0
 ) -> Record:
     """`spgd evaluate`: the run in the folder, or the rest of it."""
     call(
-        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", wanted["k"],
-        "--pattern", wanted.get("pattern", "pixel"), "--attack", attack.name, "--steps", attack.steps,
+        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", attack.budget.k,
+        "--pattern", words.split(maxsplit=1)[1], "--attack", attack.name, "--steps", attack.steps,
         "--queries", attack.queries, "--seed", seed, "--chunk", args.n, "--out", folder, "-q",
     )  # fmt: skip
     return load_run(folder)
 
 
 def under_plus(ship: str, wanted: dict[str, Any], args: argparse.Namespace) -> list[zoo.Figure]:
-    """The shipped model under saa+, one figure for each seed."""
-    attack, found = SparseAutoAttack(budget_of(wanted), args.plus, args.queries, version="standard"), []
-    for seed in range(args.seeds):
-        run = evaluated(f"zoo:{ship}", wanted, attack, args.runs / f"{ship}-saa-plus-{seed}", args, seed)
-        found.append(figure(attack, run.summary().robust_accuracy, args.n, seed))
-        print(found[-1], found[-1].robust_accuracy, flush=True)
+    """The shipped model under saa+, one figure for each budget and seed."""
+    found = []
+    for words, budget in budgets_of(wanted).items():
+        attack = SparseAutoAttack(budget, args.plus, args.queries, version="standard")
+        for seed in range(args.seeds):
+            folder = args.runs / f"{ship}-saa-plus-{hyphened(words)}-{seed}"
+            run = evaluated(f"zoo:{ship}", words, attack, folder, args, seed)
+            found.append(figure(attack, run.summary().robust_accuracy, args.n, seed))
+            print(found[-1], found[-1].robust_accuracy, flush=True)
     return found
 
 
