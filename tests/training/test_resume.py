@@ -20,7 +20,6 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training import api, records
 from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
-
 OTHERS = (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3)))
 
 
