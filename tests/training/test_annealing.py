@@ -176,9 +176,9 @@ def test_sizes_of_patches_and_other_budgets_go_together() -> None:
 
 
 def test_kept_changes_are_those_of_the_budget_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an image keeps lies within the budget it was made for: one pixel, or one row, or one patch."""
-    data = quadrants(96)
-    options = {"others": (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3))), "keep": True}
+    """Whatever an image keeps lies within the budget it was made for: one patch, or one row, or one pixel."""
+    budget, others = sp.Budget(k=1, pattern=sp.Patches(3)), (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1))
+    options = {"batch": 16, "steps": 2, "multi_eps": 1, "watch_steps": 0, "augment": "none", "keep": True}
     seen = []
 
     def spy(self: SparseAdversary, model: Any, given: Batch, iteration: int, done: float = 0.0) -> Any:
@@ -191,8 +191,7 @@ def test_kept_changes_are_those_of_the_budget_of_the_batch(monkeypatch: pytest.M
 
     called = SparseAdversary.__call__
     monkeypatch.setattr(SparseAdversary, "__call__", spy)
-    sp.train(network(), data, "anneal-at", sp.Budget(k=1), epochs=5, batch=16, steps=2, multi_eps=1, watch_steps=0,
-             augment="none", **options)  # fmt: skip
+    sp.train(network(), quadrants(96), "anneal-at", budget, epochs=5, others=others, **options)
     assert {pattern for pattern, kept in seen if kept} == {sp.Pixels(), sp.Rows(), sp.Patches(3)}
 
 
