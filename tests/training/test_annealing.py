@@ -18,7 +18,7 @@ from sparsepgd.training.data import Batch, augmented, border, resident, window
 from sparsepgd.training.loop import watch
 from sparsepgd.training.settings import make_settings
 from sparsepgd.training.team import Team
-from support.models import SmallConvNet, images, labelled
+from support.models import NoLook, SmallConvNet, images, labelled
 from support.quadrants import QUICK, network, quadrants
 
 SHAPE = (3, 12, 12)
@@ -140,6 +140,15 @@ def test_a_kept_change_is_covered_by_its_groups_also_where_the_crop_cuts_it() ->
     assert v.flatten(1).sum(1).tolist() == [2, 1, 0]
     assert bool(((threat.expand(v) > 0) | (delta == 0)).all())
     assert covering(threat, entering, delta, torch.tensor([1, 1, 1]))[0, 0, 2, 2] == 1  # the larger of two comes first
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3)], ids=repr)
+def test_going_on_from_what_was_kept_never_looks_at_the_device(pattern: sp.Pattern) -> None:
+    model, given = batch(kept=torch.zeros(24, *SHAPE))
+    made = adversary(make_settings("anneal-at", sp.Budget(k=1, pattern=pattern), {"steps": 2}), SHAPE)
+    with NoLook():  # which refuses whatever waits for the device
+        x_adv = made(model, given, 0)
+    assert not torch.equal(x_adv, given.x)
 
 
 OTHERS = (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3)))
