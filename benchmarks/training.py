@@ -74,13 +74,13 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
         shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
         os.environ[VARIABLE] = str(args.weights)
-    papers = [under_saa(model, name, words, args) for words in budgets_of(wanted)]
+    papers = {words: under_saa(model, name, words, args) for words in budgets_of(wanted)}
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
     plus = under_plus(ship, wanted, args) if ship else []
     if ship:
-        figures = [*(one for one, _ in papers), *plus]
+        figures = [*(one for one, _ in papers.values()), *plus]
         add_robust(args.weights, ship, figures, f"robust: the first {args.n} of them")
-    (_, saa), *others = papers
+    (_, saa), *others = ((words, one) for words, (_, one) in papers.items())
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"],
@@ -99,11 +99,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "robust": card["robust"],
         **({"saa+": [dataclasses.asdict(one) for one in plus], "shipped as": ship} if ship else {}),
         "saa": saa,
-        **(
-            {"others": dict(zip(list(budgets_of(wanted))[1:], (one for _, one in others), strict=True))}
-            if others
-            else {}
-        ),
+        **({"others": dict(others)} if others else {}),
     }
 
 

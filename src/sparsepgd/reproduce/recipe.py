@@ -107,10 +107,8 @@ def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
         stand_in = ", a substitute from this package" if subject.stand_in else ""
-        known = (subject.stand_in or subject.role in recipe.roles) and subject.role not in {
-            **OWN_ROWS,
-            **OWN_STRUCTURED_ROWS,
-        }
+        own = subject.role in OWN_ROWS or subject.role in OWN_STRUCTURED_ROWS
+        known = (subject.stand_in or subject.role in recipe.roles) and not own
         paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
         yield f"model: {subject.name}{stand_in}; {paper}"
 
