@@ -114,10 +114,14 @@ def _measured(results: Path) -> Iterator[Measured]:
         for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
             if one := record.get(key):
                 yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+        for words, one in record.get("others", {}).items():
+            k, _, pattern = words.partition(" ")
+            yield Measured(recipe, (int(k), pattern), one["robust_accuracy"], "sAA", one["images"], name)
     for name, record in read(results, "subject").items():
         for one in record["robust"]:
             attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
-            yield Measured(name, budget_of(name), one["robust_accuracy"], attack, one["images"], name)
+            budget = one["k"], _words(one["pattern"])
+            yield Measured(name, budget, one["robust_accuracy"], attack, one["images"], name)
     for name, record in read(results, "saa").items():
         recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
         yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
@@ -226,6 +230,15 @@ def recipe_of(name: str) -> Record:
 
 def budget_of(recipe: str) -> tuple[int, str]:
     return recipe_of(recipe)["k"], recipe_of(recipe).get("pattern", "pixel")
+
+
+def _words(pattern: Record) -> str:
+    """A pattern of a card as recipes write it."""
+    simple = {"Pixels": "pixel", "Rows": "row", "Columns": "column", "Features": "feature"}
+    if pattern["kind"] in simple:
+        return simple[pattern["kind"]]
+    sides = list(dict.fromkeys((pattern["height"], pattern["width"])))
+    return f"patch:{'x'.join(map(str, sides))}"
 
 
 def stages(recipe: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Weights and card of a model as they are shipped: float16, with what all its stages cost and what was measured."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,12 @@ def first_line(recipe: Path) -> str:
     return recipe.read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
 
 
-def budget_of(recipe: dict[str, Any]) -> Budget:
-    """The budget that a recipe trains for."""
-    return Budget(recipe["k"], options.pattern(recipe.get("pattern", "pixel")))
+def budgets_of(recipe: dict[str, Any]) -> dict[str, Budget]:
+    """The budgets that a recipe trains for, by their words, ``20 pixel``, the one under ``k`` first."""
+    words = [f"{recipe['k']} {recipe.get('pattern', 'pixel')}", *recipe.get("others", ())]
+    return {word: options.budget(word) for word in words}
+
+
+def hyphened(words: str) -> str:
+    """``1 patch:5`` -> 1-patch-5, for the name of a folder."""
+    return re.sub(r"\W+", "-", words)

@@ -5,7 +5,7 @@
 
 `train` runs `spgd train --recipe recipes/subjects/NAME.toml`, several at a time, what others start from first. Of each
 it writes the weights as float16 with their card to weights/subjects, and a record to benchmarks/results. `measure` adds
-robust accuracy under saa and saa+ of the first n test images, for the budget that the subject was trained for. Both
+robust accuracy under saa and saa+ of the first n test images, for the budgets that the subject was trained for. Both
 leave out what is done; after --seconds what is under way is stopped, and the same command resumes it.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from pool import Key, begin, collected, stopped
 from provenance import ROOT, command, named, origin
-from shipping import budget_of, figure, first_line, shipped
+from shipping import budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import atomic, zoo
 from sparsepgd.reproduce.parts import Finished
@@ -42,7 +42,7 @@ from sparsepgd.zoo.places import SUBJECTS, VARIABLE
 RECIPES = ROOT / "recipes" / SUBJECTS
 ORDER = (  # what matters most first
     "plain", "sat", "strades", "anneal", "linf", "l2", "l1", "pgd0-a", "pgd0-t", "row", "patch5",
-    "loap-t", "sn", "fast-ls", "patch3", "loap-a",
+    "loap-t", "sn", "fast-ls", "patch3", "loap-a", "anneal-row", "anneal-patch", "anneal-union",
 )  # fmt: skip
 NAMES = tuple(f"subject-{name}" for name in ORDER)
 PAUSE = 0.5  # seconds between two looks at the processes
@@ -52,8 +52,8 @@ def recipe(name: str) -> dict[str, Any]:
     return recipes.read(RECIPES / f"{name}.toml")
 
 
-def budget(name: str) -> Budget:
-    return budget_of(recipe(name))
+def budgets(name: str) -> dict[str, Budget]:
+    return budgets_of(recipe(name))
 
 
 def start(name: str) -> str | None:
@@ -135,10 +135,10 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
     return card
 
 
-def attacked(name: str, version: Any, args: argparse.Namespace) -> Finished:
-    """A subject under saa+ or saa, in a process of its own."""
-    attack = SparseAutoAttack(budget(name), args.steps, args.queries, version=version)
-    folder = args.out / f"{name}-{attack.name}-{args.n}-{args.steps}-{args.queries}"
+def attacked(name: str, words: str, version: Any, args: argparse.Namespace) -> Finished:
+    """A subject under saa+ or saa and one of its budgets, in a process of its own."""
+    attack = SparseAutoAttack(budgets(name)[words], args.steps, args.queries, version=version)
+    folder = args.out / f"{name}-{attack.name}-{hyphened(words)}-{args.n}-{args.steps}-{args.queries}"
     data = load_data(args.data, args.n).to(args.device)
     model = zoo.load(name).to(args.device)
     return Finished(runs.run(folder, attack, model, data, {"model": name, "data": named(args.data)}), folder)
@@ -147,7 +147,8 @@ def attacked(name: str, version: Any, args: argparse.Namespace) -> Finished:
 def measure(args: argparse.Namespace) -> int:
     begun, here = time.monotonic(), [name for name in args.only if done(name, args)]
     pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
-    futures = {(name, version): pool.submit(attacked, name, version, args) for name in here for version in VERSIONS}
+    keys = [(name, words, version) for name in here for words in budgets(name) for version in VERSIONS]
+    futures = {key: pool.submit(attacked, *key, args) for key in keys}
     found = collected(futures, begun + args.seconds)
     stopped(pool)
     for name in here:
@@ -159,10 +160,11 @@ def measure(args: argparse.Namespace) -> int:
 
 def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> None:
     """Figures in the card and in the record of a subject."""
-    tested, figures = budget(name), []
-    for version in (version for version in VERSIONS if (name, version) in found):
-        attack = SparseAutoAttack(tested, args.steps, args.queries, version=version)
-        figures.append(figure(attack, found[name, version].record.robust_accuracy, args.n))
+    figures = []
+    for words, version in ((words, version) for words in budgets(name) for version in VERSIONS):
+        if one := found.get((name, words, version)):
+            attack = SparseAutoAttack(budgets(name)[words], args.steps, args.queries, version=version)
+            figures.append(figure(attack, one.record.robust_accuracy, args.n))
     card = add_robust(args.weights, name, figures, f"robust: the first {args.n} test images")
     file = args.records / f"{name}.json"
     record = json.loads(file.read_text())

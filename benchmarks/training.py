@@ -1,4 +1,4 @@
-"""Train by recipe and evaluate what came out, all in one process, so that code is compiled once:
+"""Train by recipe and evaluate what came out:
 
     python benchmarks/training.py cifar10-plain cifar10-fast-ls --data npz:cifar10.npz
 
@@ -8,7 +8,8 @@ after the other; run again, it goes on where it was stopped. The records go to b
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
 `--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
-with --plus steps too. `--only-train` leaves out what is measured; the same command without it adds that later.
+with --plus steps too. A recipe with several budgets (`others`) is measured under each of them. `--only-train` leaves
+out what is measured; the same command without it adds that later.
 """
 
 import argparse
@@ -16,18 +17,20 @@ import dataclasses
 import json
 import os
 import statistics
+import subprocess
 import sys
-import time
 from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provenance import origin
 from records import stages
-from shipping import budget_of, figure, first_line, shipped
+from shipping import budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import zoo
-from sparsepgd.cli import app
 from sparsepgd.runs.folders import load as load_run
 from sparsepgd.runs.records import Record
 from sparsepgd.search import SparseAutoAttack
@@ -53,22 +56,63 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ship", metavar="NAME", help="of the model in weights/")
     parser.add_argument("--plus", type=int, default=6000, help="steps of SparseAnneal in saa+, for a shipped model")
     parser.add_argument("--seeds", type=int, default=1, help="of saa+")
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--only-train", action="store_true", help="without evaluation and record")
     parser.add_argument("--weights", type=Path, default=ROOT / "weights")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
 
 
-def call(*words: object) -> None:
-    sys.argv = ["spgd", *map(str, words)]  # the command that the record shows
-    app(sys.argv[1:], standalone_mode=False)
+@dataclass(frozen=True)
+class Evaluation:
+    """A model under an ensemble and a budget, by `spgd evaluate` in a process of its own."""
+
+    model: str
+    words: str  # the budget
+    attack: SparseAutoAttack
+    folder: Path
+    seed: int = 0
+
+    def run(self, args: argparse.Namespace) -> None:
+        """To the end, or nothing if it is there."""
+        attack, pattern = self.attack, self.words.split(maxsplit=1)[1]
+        words = [
+            "evaluate", "--model", self.model, "--data", args.data, "-n", args.n, "--k", attack.budget.k,
+            "--pattern", pattern, "--attack", attack.name, "--steps", attack.steps, "--queries", attack.queries,
+            "--seed", self.seed, "--chunk", args.n, "--out", self.folder, "-q",
+        ]  # fmt: skip
+        spgd(*words)
+        print(self.figure, self.figure.robust_accuracy, flush=True)
+
+    @property
+    def record(self) -> Record:
+        return load_run(self.folder)
+
+    @property
+    def figure(self) -> zoo.Figure:
+        record = self.record
+        return figure(self.attack, record.summary().robust_accuracy, len(record.rows), self.seed)
+
+    def told(self) -> dict[str, Any]:
+        """What the record of a training has of it."""
+        record = self.record
+        return {
+            "steps": self.attack.steps,
+            "queries": self.attack.queries,
+            **dataclasses.asdict(record.summary()),
+            "broken by": Counter(row.broken_by for row in record.rows if row.broken_by),
+        }
+
+
+def spgd(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "sparsepgd", *map(str, words)], check=True)
 
 
 def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
     """The trained model, by the name that `spgd evaluate` takes."""
-    recipe, folder = ROOT / "recipes" / "quick" / f"{name}.toml", args.runs / name
+    recipe, folder = recipe_of(name), args.runs / name
     if not (folder / "model.json").is_file():
-        call("train", "--recipe", recipe, "--data", args.data, "--out", folder, "-q")
+        spgd("train", "--recipe", recipe.relative_to(ROOT), "--data", args.data, "--out", folder, "-q")
     if ship is None:
         return f"trained:{folder}"
     if not (args.weights / f"{ship}.json").is_file():
@@ -79,18 +123,25 @@ def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
 
 
 def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    folder, wanted = args.runs / name, recipes.read(ROOT / "recipes" / "quick" / f"{name}.toml")
-    ship = args.ship if name == args.names[-1] else None
-    model = trained(name, ship, args)
-    start = time.perf_counter()
-    paper = SparseAutoAttack(budget_of(wanted), args.steps, args.queries)
-    run = evaluated(model, wanted, paper, args.runs / f"{name}-saa", args)
-    seconds = time.perf_counter() - start
-    training, card = load_training(folder), json.loads((folder / "model.json").read_text())
-    plus = under_plus(ship, wanted, args) if ship else []
+    ship, folder = args.ship if name == args.names[-1] else None, args.runs / name
+    model, budgets = trained(name, ship, args), budgets_of(recipes.read(recipe_of(name)))
+    papers = [
+        Evaluation(model, words, SparseAutoAttack(budget, args.steps, args.queries), saa_folder(name, words, args))
+        for words, budget in budgets.items()
+    ]
+    plus = [
+        Evaluation(
+            model, words, SparseAutoAttack(budget, args.plus, args.queries, version="standard"),
+            args.runs / f"{ship}-saa-plus-{hyphened(words)}-{seed}", seed,
+        )
+        for words, budget in budgets.items() for seed in range(args.seeds if ship else 0)
+    ]  # fmt: skip
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(lambda one: one.run(args), [*plus, *papers]))
     if ship:
-        figures = [figure(paper, run.summary().robust_accuracy, args.n), *plus]
-        add_robust(args.weights, ship, figures, f"robust: the first {args.n} of them")
+        add_robust(args.weights, ship, figures([*papers, *plus]), f"robust: the first {args.n} of them")
+    training, card = load_training(folder), json.loads((folder / "model.json").read_text())
+    first, *others = papers
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"],
@@ -107,37 +158,22 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **({"saa+": [dataclasses.asdict(one) for one in plus], "shipped as": ship} if ship else {}),
-        "saa": {
-            "steps": args.steps,
-            "queries": args.queries,
-            **dataclasses.asdict(run.summary()),
-            "broken by": Counter(row.broken_by for row in run.rows if row.broken_by),
-            "seconds with warm-up": round(seconds, 1),
-        },
+        **({"saa+": [dataclasses.asdict(one) for one in figures(plus)], "shipped as": ship} if ship else {}),
+        "saa": first.told(),
+        **({"others": {one.words: one.told() for one in others}} if others else {}),
     }
 
 
-def evaluated(
-    model: str, wanted: dict[str, Any], attack: SparseAutoAttack, folder: Path, args: argparse.Namespace, seed: int = 0
-) -> Record:
-    """`spgd evaluate`: the run in the folder, or the rest of it."""
-    call(
-        "evaluate", "--model", model, "--data", args.data, "-n", args.n, "--k", wanted["k"],
-        "--pattern", wanted.get("pattern", "pixel"), "--attack", attack.name, "--steps", attack.steps,
-        "--queries", attack.queries, "--seed", seed, "--chunk", args.n, "--out", folder, "-q",
-    )  # fmt: skip
-    return load_run(folder)
+def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
+    return [one.figure for one in evaluations]
 
 
-def under_plus(ship: str, wanted: dict[str, Any], args: argparse.Namespace) -> list[zoo.Figure]:
-    """The shipped model under saa+, one figure for each seed."""
-    attack, found = SparseAutoAttack(budget_of(wanted), args.plus, args.queries, version="standard"), []
-    for seed in range(args.seeds):
-        run = evaluated(f"zoo:{ship}", wanted, attack, args.runs / f"{ship}-saa-plus-{seed}", args, seed)
-        found.append(figure(attack, run.summary().robust_accuracy, args.n, seed))
-        print(found[-1], found[-1].robust_accuracy, flush=True)
-    return found
+def recipe_of(name: str) -> Path:
+    return ROOT / "recipes" / "quick" / f"{name}.toml"
+
+
+def saa_folder(name: str, words: str, args: argparse.Namespace) -> Path:
+    return Path(args.runs) / f"{name}-saa-{hyphened(words)}"
 
 
 def main() -> None:

@@ -33,6 +33,25 @@ def test_patterns_have_names(words: str, expected: sp.Pattern) -> None:
     assert options.pattern(words) == expected
 
 
+def test_a_budget_is_a_number_and_a_pattern() -> None:
+    found = options.budget("2 patch:3x5", 0.5)
+    assert (found.k, found.pattern, found.eps) == (2, sp.Patches(3, 5), 0.5)
+    assert options.budget("20 pixel").pattern == sp.Pixels()
+
+
+@pytest.mark.parametrize("words", ["row", "row:1", "1", "1.5 row", "-1 row", ""])
+def test_a_budget_without_its_number_or_its_pattern_is_refused(words: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"budget '{words}'; use the number of groups .*, e.g. '1 row'"):
+        options.budget(words)
+
+
+def test_a_budget_of_nothing_or_of_an_unknown_pattern_is_refused() -> None:
+    with pytest.raises(sp.errors.BudgetError, match="k=0; use k >= 1"):
+        options.budget("0 row")
+    with pytest.raises(sp.errors.PatternError, match="pattern 'rows'; use one of pixel"):
+        options.budget("1 rows")
+
+
 def test_a_picture_file_is_a_pattern(tmp_path: Path) -> None:
     cells = np.full((4, 6), 255, np.uint8)
     cells[1:3, 1:5] = 0

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.reproduce.recipes import RECIPES
+from sparsepgd.runs import identity
 from support.scripts import output
 from test_results_page import ROOT, script
 
@@ -26,6 +28,16 @@ def test_every_recipe_has_its_turn_and_every_place_its_recipe(subjects: Any) -> 
     assert set(subjects.NAMES) == files
     wanted = {source for one in RECIPES.values() for source in one.roles.values() if source is not None}
     assert {source.removeprefix("zoo:") for source in wanted} == files
+
+
+def test_a_subject_is_measured_under_all_its_budgets(subjects: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(subjects.budgets("subject-row")) == ["1 row"]
+    found = subjects.budgets("subject-anneal-union")
+    assert [(words, one.k, one.pattern) for words, one in found.items()] == [
+        ("20 pixel", 20, sp.Pixels()), ("1 row", 1, sp.Rows()), ("1 patch:5", 1, sp.Patches(5))
+    ]  # fmt: skip
+    records = script("records", monkeypatch)
+    assert [records._words(identity.plain(one.pattern)) for one in found.values()] == ["pixel", "row", "patch:5"]
 
 
 def test_a_subject_is_trained_written_and_measured(

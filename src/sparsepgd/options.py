@@ -58,6 +58,14 @@ def pattern(words: str) -> Pattern:
     raise PatternError(f"pattern {words!r}; use one of {PATTERNS}")
 
 
+def budget(words: str, eps: float = 1.0) -> Budget:
+    """``1 patch:5`` -> Budget(k=1, Patches(5))."""
+    k, _, kind = words.strip().partition(" ")
+    if not (k.isascii() and k.isdigit() and kind):
+        raise UnsupportedError(f"budget {words!r}; use the number of groups and their pattern, e.g. '1 row'")
+    return Budget(int(k), pattern(kind.strip()), eps)
+
+
 def _groups(file: str) -> Groups:
     try:
         return Groups(json.loads(Path(file).read_text(encoding="utf-8")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,15 +10,15 @@ import torch
 from torch.nn.functional import pad
 
 import sparsepgd as sp
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import SparsePGDError, UnsupportedError
 from sparsepgd.threat.norms import group_l0
-from sparsepgd.training.adversaries import adversary
-from sparsepgd.training.annealing import Changes
-from sparsepgd.training.data import Batch, augmented, border, window
+from sparsepgd.training.adversaries import SparseAdversary, adversary, entered
+from sparsepgd.training.annealing import Changes, covering
+from sparsepgd.training.data import Batch, augmented, border, resident, window
 from sparsepgd.training.loop import watch
 from sparsepgd.training.settings import make_settings
 from sparsepgd.training.team import Team
-from support.models import SmallConvNet, images, labelled
+from support.models import NoLook, SmallConvNet, images, labelled
 from support.quadrants import QUICK, network, quadrants
 
 SHAPE = (3, 12, 12)
@@ -99,8 +100,6 @@ def test_kept_changes_move_with_the_augmentation(how: Any) -> None:
 def test_the_strong_attack_watches() -> None:
     data = quadrants()
     wanted = make_settings("anneal-trades", sp.Budget(k=1), {**QUICK})
-    from sparsepgd.training.data import resident
-
     made = watch(wanted, resident(*data, torch.device("cpu")), 16, Team())
     assert [attack.name for attack in made.attacks] == ["spgd-unprojected", "anneal"]
 
@@ -111,6 +110,128 @@ def test_what_only_sparse_anneal_has_is_refused_elsewhere(name: str, value: Any)
         make_settings("sat", sp.Budget(k=1), {name: value})
 
 
-def test_changes_of_groups_that_overlap_are_not_kept() -> None:
-    with pytest.raises(UnsupportedError, match=r"keep=True with .*Patches"):
-        sp.train(network(), quadrants(), "anneal-at", sp.Budget(k=1, pattern=sp.Patches(2)), epochs=1, keep=True)
+@pytest.mark.parametrize("pattern", [sp.Patches(3), sp.Patches(2, 3)], ids=repr)
+def test_kept_patches_stay_where_they_are_and_rise_from_what_they_hold(pattern: sp.Patches) -> None:
+    kept = torch.zeros(24, *SHAPE)
+    kept[:, :, 4 : 4 + pattern.height, 6 : 6 + pattern.width] = 0.3
+    model, given = batch(kept=kept)
+    model.eval()
+    made = adversary(make_settings("anneal-at", sp.Budget(k=1, pattern=pattern), {"steps": 4, "multi_eps": 1}), SHAPE)
+    changed = (made(model, given, 0) != given.x).any(1)
+    inside = torch.zeros(12, 12, dtype=torch.bool)
+    inside[4 : 4 + pattern.height, 6 : 6 + pattern.width] = True
+    there = ~(changed & ~inside).flatten(1).any(1)
+    assert 12 <= int(there.sum()) <= 23  # the others begin again, elsewhere
+    loss = torch.nn.functional.cross_entropy
+    with torch.no_grad():
+        x, y = given.x[there], given.y[there]
+        before = loss(model((x + kept[there]).clamp(0, 1)), y)
+        assert loss(model(made(model, given, 0)[there]), y) > before
+
+
+def test_a_kept_change_is_covered_by_its_groups_also_where_the_crop_cuts_it() -> None:
+    budget = sp.Budget(k=3, pattern=sp.Patches(3))
+    delta = torch.zeros(3, *SHAPE)
+    delta[0, :, 2:5, 2:5], delta[0, :, 7:10, 1:4] = 0.5, -0.2  # two patches
+    delta[1, :, 0:2, 10:12] = 0.1  # the rest of one that lies beyond the corner
+    x = torch.full((3, *SHAPE), 0.5)
+    threat, entering = entered(sp.SparseAnneal(budget), x, torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    v = covering(threat, entering, delta, torch.tensor([3, 1, 2]))
+    assert v.flatten(1).sum(1).tolist() == [2, 1, 0]
+    assert bool(((threat.expand(v) > 0) | (delta == 0)).all())
+    assert covering(threat, entering, delta, torch.tensor([1, 1, 1]))[0, 0, 2, 2] == 1  # the larger of two comes first
+
+
+@pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3)], ids=repr)
+def test_going_on_from_what_was_kept_never_looks_at_the_device(pattern: sp.Pattern) -> None:
+    model, given = batch(kept=torch.zeros(24, *SHAPE))
+    made = adversary(make_settings("anneal-at", sp.Budget(k=1, pattern=pattern), {"steps": 2}), SHAPE)
+    with NoLook():  # which refuses whatever waits for the device
+        x_adv = made(model, given, 0)
+    assert not torch.equal(x_adv, given.x)
+
+
+OTHERS = (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3)))
+
+
+def test_every_budget_has_its_turn_and_the_same_one_again() -> None:
+    wanted = make_settings("anneal-trades", sp.Budget(k=2), {"others": OTHERS, "multi_eps": 3, "multi_eps_others": 1})
+    made: Any = adversary(wanted, SHAPE)
+    drawn = Counter((a.budget.pattern, a.budget.k) for a in map(made.attack, range(300)))
+    assert set(drawn) == {(sp.Pixels(), 6), (sp.Rows(), 1), (sp.Patches(3), 1)}
+    assert min(drawn.values()) > 70
+    again: Any = adversary(wanted, SHAPE)
+    assert [again.attack(i).budget.pattern for i in range(50)] == [made.attack(i).budget.pattern for i in range(50)]
+
+
+def test_a_batch_keeps_to_the_budget_of_its_turn() -> None:
+    model, given = batch()
+    wanted = make_settings("anneal-at", sp.Budget(k=2), {"others": OTHERS, "steps": 2, "multi_eps_others": 2})
+    made, seen = adversary(wanted, SHAPE), set()
+    for iteration in range(8):
+        tested = wanted.attacked[wanted.turn(iteration)]
+        groups = group_l0(made(model, given, iteration) - given.x, tested.pattern)
+        assert int(groups.min()) >= 1
+        assert int(groups.max()) <= wanted.multiple(wanted.turn(iteration)) * tested.k
+        seen.add(tested.pattern)
+    assert len(seen) == 3
+
+
+def test_sizes_of_patches_and_other_budgets_go_together() -> None:
+    options = {"multi_size": (2, 4), "others": (sp.Budget(k=3),), "multi_eps": 2, "multi_eps_others": 5}
+    made: Any = adversary(make_settings("anneal-at", sp.Budget(k=1, pattern=sp.Patches(3)), options), SHAPE)
+    drawn = {(a.budget.pattern, a.budget.k) for a in map(made.attack, range(60))}
+    assert drawn == {(sp.Patches(2), 2), (sp.Patches(4), 2), (sp.Pixels(), 15)}
+
+
+def test_kept_changes_are_those_of_the_budget_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an image keeps lies within the budget it was made for: one patch, or one row, or one pixel."""
+    budget, others = sp.Budget(k=1, pattern=sp.Patches(3)), (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1))
+    options = {"batch": 16, "steps": 2, "multi_eps": 1, "watch_steps": 0, "augment": "none", "keep": True}
+    seen = []
+
+    def spy(self: SparseAdversary, model: Any, given: Batch, iteration: int, done: float = 0.0) -> Any:
+        assert given.kept is not None
+        tested = self.tested[self.settings.turn(iteration)]
+        found = group_l0(given.kept, tested.pattern)
+        assert int(found.max()) <= 1
+        seen.append((tested.pattern, bool(found.any())))
+        return called(self, model, given, iteration, done)
+
+    called = SparseAdversary.__call__
+    monkeypatch.setattr(SparseAdversary, "__call__", spy)
+    sp.train(network(), quadrants(96), "anneal-at", budget, epochs=5, others=others, **options)
+    assert {pattern for pattern, kept in seen if kept} == {sp.Pixels(), sp.Rows(), sp.Patches(3)}
+
+
+def test_watched_and_measured_is_every_budget() -> None:
+    budgets = (sp.Budget(k=1), *OTHERS)
+    wanted = make_settings("anneal-trades", budgets[0], {**QUICK, "others": OTHERS})
+    made = watch(wanted, resident(*quadrants(), torch.device("cpu")), 16, Team())
+    assert [(a.name, a.budget) for a in made.attacks] == [
+        (name, budget) for budget in budgets for name in ("spgd-unprojected", "anneal")
+    ]
+    trained = sp.train(
+        network(), quadrants(), "anneal-at", budgets[0], epochs=1, others=OTHERS, test=quadrants(8, seed=1),
+        batch=16, steps=2, watch_steps=0,
+    )  # fmt: skip
+    assert trained.figures is not None
+    kinds = [(one.attack, one.k, (one.pattern or {})["kind"]) for one in trained.figures.robust]
+    patterns = ("Pixels", "Rows", "Patches")
+    assert kinds == [(attack, 1, pattern) for pattern in patterns for attack in ("saa+", "saa")]
+
+
+def test_other_budgets_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"others\.0='1 row'; expected a Budget"):
+        make_settings("anneal-at", sp.Budget(k=1), {"others": "1 row"})
+    with pytest.raises(UnsupportedError, match="others with 'linf', which is not sparse; use "):
+        make_settings("linf", sp.Budget(k=1), {"others": OTHERS})
+    with pytest.raises(UnsupportedError, match="multi_eps_others=2 without others; omit it"):
+        make_settings("anneal-at", sp.Budget(k=1), {"multi_eps_others": 2})
+    with pytest.raises(UnsupportedError, match=r"'loap-at' with Budget\(k=3, Pixels\(\)\); LOAP places patches"):
+        make_settings("loap-at", OTHERS[1], {"others": sp.Budget(k=3)})
+    rows, patch = sp.Budget(k=9, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(9))
+    messages = {rows: "k=9 rows, but a 8x8 image has 8; use k <= 8", patch: "a pattern of 9x9 does not fit an image of"}
+    for large, message in messages.items():
+        with pytest.raises(SparsePGDError, match=message):
+            sp.train(network(), quadrants(), "anneal-at", sp.Budget(k=1), epochs=1, others=large, **QUICK)

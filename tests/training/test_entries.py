@@ -51,7 +51,7 @@ def test_the_figures_are_those_of_the_attacks() -> None:
     model, (x, y) = network().eval(), quadrants(12)
     y = model(x).argmax(1)
     y[:3] = (y[:3] + 1) % 4
-    found = measure(model, (x, y), sp.Budget(k=3), images=6, steps=5)
+    found = measure(model, (x, y), [sp.Budget(k=3)], images=6, steps=5)
     standard, paper = (sp.SparseAutoAttack(sp.Budget(k=3), 5, 10, version=one) for one in ("standard", "paper"))
     assert found.clean_accuracy == 0.75
     assert [one.attack for one in found.robust] == ENSEMBLES
@@ -102,7 +102,7 @@ def test_the_figures_of_an_entry_in_half_precision_are_those_of_the_rounded_weig
     monkeypatch.setattr("sparsepgd.training.entries.measure", spy)
     card = written(trained, tmp_path)
     assert seen == [True]
-    again = measure(zoo.load("mine", tmp_path), quadrants(20, seed=1), sp.Budget(k=3), 8, 4)
+    again = measure(zoo.load("mine", tmp_path), quadrants(20, seed=1), [sp.Budget(k=3)], 8, 4)
     assert (card.clean_accuracy, card.robust) == (again.clean_accuracy, again.robust)
 
 

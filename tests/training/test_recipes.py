@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torchvision.models._meta import _IMAGENET_CATEGORIES
 from typer.testing import CliRunner
@@ -14,7 +16,7 @@ from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import datasets
 from sparsepgd.threat import Budget
-from sparsepgd.training import api
+from sparsepgd.training import api, records
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
 
@@ -34,7 +36,9 @@ def test_a_recipe_makes_settings(file: Path) -> None:
     assert {"method", "data", "model", "k"} <= values.keys()
     assert values["data"] == ("cifar10" if file in SUBJECTS else file.stem.split("-")[0])
     budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
-    made = make_settings(values["method"], budget, {n: v for n, v in values.items() if n not in (*SOURCES, "method")})
+    wanted = {n: v for n, v in values.items() if n not in (*SOURCES, "method")}
+    wanted["others"] = [options.budget(words) for words in values.get("others", ())]
+    made = make_settings(values["method"], budget, wanted)
     assert made.epochs == values["epochs"]
 
 
@@ -46,7 +50,7 @@ def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or
 
 
 def test_subjects_start_from_the_plain_one() -> None:
-    assert len(SUBJECTS) == 16
+    assert len(SUBJECTS) == 19
     starts = {file.stem: read(file)["model"] for file in SUBJECTS}
     assert starts.pop("subject-plain") == "small_preact_resnet"
     assert set(starts.values()) == {"zoo:subject-plain"}
@@ -117,6 +121,34 @@ def test_true_and_false_are_read_as_toml_and_as_python_writes_them(word: str, va
 
 def test_one_number_is_enough_where_several_are_taken() -> None:
     assert assignments(["multi_size=5"]) == {"multi_size": (5,)}
+    assert assignments(["others=1 row"]) == {"others": ("1 row",)}
+    assert assignments(['others=["1 row", "2 patch:3x4"]']) == {"others": ("1 row", "2 patch:3x4")}
+
+
+NEW = [
+    file for file in (*QUICK, *SUBJECTS) if file.stem.split("-", 1)[1] in ("anneal-row", "anneal-patch", "anneal-union")
+]
+
+
+@pytest.mark.parametrize("file", NEW, ids=lambda file: file.stem)
+def test_structures_are_trained_against_by_recipe(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits and a small network; everything else as in the recipe."""
+    monkeypatch.setattr(api, "TESTED", 2)
+    monkeypatch.chdir(tmp_path)
+    x = torch.rand(24, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    np.savez("d.npz", x_train=x[:20], y_train=torch.arange(20) % 2, x_test=x[20:], y_test=torch.arange(4) % 2)
+    small = ("--k", "2", "--epochs", "2", "--set", "batch=5", "--set", "steps=1", "--set", "steps_last=2")
+    small += ("--set", "held_out=2", "--model", "small_preact_resnet")
+    words = ("--recipe", str(file), "--data", "npz:d.npz", "-q", *small, "--out", "o")
+    done = CliRunner().invoke(app, ["train", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found = {
+        (one.k, one.pattern["kind"], one.attack) for one in zoo.card("model", tmp_path / "o").robust if one.pattern
+    }
+    own = {"row": "Rows", "patch": "Patches", "union": "Pixels"}[file.stem.rsplit("-", 1)[1]]
+    others = [(1, "Rows"), (1, "Patches")] if own == "Pixels" else []
+    assert found == {(k, pattern, name) for k, pattern in [(2, own), *others] for name in ("saa", "saa+")}
+    assert records.load(tmp_path / "o").configuration["settings"]["keep"] is True
 
 
 @pytest.mark.parametrize(
@@ -127,6 +159,7 @@ def test_one_number_is_enough_where_several_are_taken() -> None:
         ("pattern=3", "pattern=3; expected text"),
         ("size=large", "size='large'; expected an integer"),
         ("k=2.5", "k=2.5; expected an integer"),
+        ("others=3", r"others\.0=3; expected text"),
         ("schedule=cosine", "schedule='cosine'; use one of 'paper'"),
     ],
 )

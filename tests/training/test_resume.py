@@ -20,6 +20,8 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.training import api, records
 from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
+OTHERS = (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3)))
+
 
 class Stop(Exception):  # noqa: N818
     pass
@@ -53,8 +55,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights_bit_for_bit(iterations: int, 
     assert same_weights(finished.model, resumed.model)  # nothing was left to do
 
 
-def test_kept_changes_and_rising_steps_are_part_of_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [(), OTHERS], ids=["one budget", "three budgets"])
+def test_kept_changes_and_rising_steps_are_part_of_the_checkpoint(
+    others: tuple[sp.Budget, ...], tmp_path: Path
+) -> None:
     options = {**settings_of_a_long_run(None), "keep": True, "mixed": 0.4, "steps_last": 5, "augment": "crop+flip"}
+    options |= {"others": others, "seed": 2}  # all budgets have their turns before the stop and after it
     whole = sp.train(network(), quadrants(), "anneal-trades", sp.Budget(k=1), **options)
     options["out"] = tmp_path
     with pytest.raises(Stop):
@@ -68,7 +74,7 @@ def test_a_checkpoint_from_before_a_setting_existed_goes_on(tmp_path: Path) -> N
     with pytest.raises(Stop):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, progress=stopped_after(5), **options)
     kept = torch.load(tmp_path / api.CHECKPOINT, weights_only=True)
-    for name in ("keep", "mixed", "steps_last"):
+    for name in ("keep", "mixed", "steps_last", "others", "multi_eps_others"):
         del kept["configuration"]["settings"][name]
     del kept["changes"]
     torch.save(kept, tmp_path / api.CHECKPOINT)
@@ -160,6 +166,15 @@ def test_curves_without_a_value_in_the_first_epochs_are_recorded_resumed_and_sho
     assert {epoch for name, _, epoch in board if name == "clean"} == {2, 3}
     assert {epoch for name, _, epoch in board if name == "loss"} == {1, 2, 3}
     assert all(isinstance(value, float) for _, value, _ in board)
+
+
+def test_a_run_against_other_budgets_is_refused(tmp_path: Path) -> None:
+    options = {**QUICK, "out": tmp_path, "epochs": 1}
+    for _ in range(2):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), others=OTHERS, **options)
+    assert [one["k"] for one in records.load(tmp_path).configuration["settings"]["others"]] == [1, 1]
+    with pytest.raises(UnsupportedError, match=r"holds another run: settings.others was"):
+        sp.train(network(), quadrants(), "sat", sp.Budget(k=1), others=OTHERS[::-1], **options)
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:

@@ -74,13 +74,14 @@ def train(
     named = (values["method"], values["data"], values["pattern"], f"k{values['k']}")
     workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(values.items()))
     out.quiet = not workers.first
-    words = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps")}
+    others = tuple(options.budget(text, budget.eps) for text in values.get("others", ()))
+    words = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps", "others")}
     place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
     try:
         with _bar(f"{values['method']} on {values['data']}", quiet) as report, warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
             trained = run_training(
-                **words, budget=budget, device=place, out=folder, command=typed, progress=report,
+                **words, budget=budget, others=others, device=place, out=folder, command=typed, progress=report,
                 tensorboard=tensorboard,
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -19,6 +19,11 @@ OWN_ROWS = {  # rows that the paper does not have
     "Fast-LS-l0": "zoo:subject-fast-ls",
     "sTRADES+S&N": "zoo:subject-sn",
     "SparseAnneal": "zoo:subject-anneal",
+    "SparseAnneal-all": "zoo:subject-anneal-union",  # pixels, rows and patches
+}
+OWN_STRUCTURED_ROWS = {
+    "SparseAnneal-row": "zoo:subject-anneal-row",
+    "SparseAnneal-p5x5": "zoo:subject-anneal-patch",
 }
 
 
@@ -102,7 +107,8 @@ def _models(recipe: Recipe, subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
         theirs = f"{subject.role} ({networks[subject.role]})" if networks.get(subject.role) else subject.role
         stand_in = ", a substitute from this package" if subject.stand_in else ""
-        known = (subject.stand_in or subject.role in recipe.roles) and subject.role not in OWN_ROWS
+        own = subject.role in OWN_ROWS or subject.role in OWN_STRUCTURED_ROWS
+        known = (subject.stand_in or subject.role in recipe.roles) and not own
         paper = f"the paper's is {theirs}" if known else f"the paper has no {theirs} here"
         yield f"model: {subject.name}{stand_in}; {paper}"
 

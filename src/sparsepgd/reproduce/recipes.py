@@ -11,7 +11,7 @@ from sparsepgd.reproduce.experiments.panels import panels
 from sparsepgd.reproduce.experiments.ratio import ratio
 from sparsepgd.reproduce.experiments.training import POLICIES, training
 from sparsepgd.reproduce.experiments.transfer import transfer
-from sparsepgd.reproduce.recipe import OWN_ROWS, STRADES, VANILLA, Recipe, table
+from sparsepgd.reproduce.recipe import OWN_ROWS, OWN_STRUCTURED_ROWS, STRADES, VANILLA, Recipe, table
 
 LARGE = 224
 ENLARGED = (
@@ -52,6 +52,8 @@ STRUCTURED: dict[str, str | None] = {
     "sTRADES-p3x3": "zoo:subject-patch3",
     "sTRADES-p5x5": "zoo:subject-patch5",
     "SparseAnneal": OWN_ROWS["SparseAnneal"],
+    **OWN_STRUCTURED_ROWS,
+    "SparseAnneal-all": OWN_ROWS["SparseAnneal-all"],
 }
 
 

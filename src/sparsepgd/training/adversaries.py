@@ -18,7 +18,7 @@ from sparsepgd.search import SparseAnneal, SparsePGD
 from sparsepgd.search.graphs import Recorded
 from sparsepgd.search.loop import Images, Waiting
 from sparsepgd.search.noise import Noise, Stream, signed
-from sparsepgd.threat import Budget, Patches, Pattern, Threat
+from sparsepgd.threat import Budget, Threat
 from sparsepgd.training.annealing import short_cycle
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings
@@ -45,14 +45,17 @@ def adversary(settings: Settings, shape: tuple[int, int, int]) -> Adversary:
         return lambda model, batch, iteration, done=0.0: dense.perturb(
             model, batch.x, batch.y, seed=settings.seed_for("attack", iteration), index=batch.rows
         )
-    patterns: list[Pattern] = [Patches(side) for side in settings.multi_size] or [settings.budget.pattern]
-    return SparseAdversary(settings, [training_budget(settings, shape, pattern) for pattern in patterns], shape)
+    return SparseAdversary(settings, settings.attacked, training_budgets(settings, shape), shape)
 
 
-def training_budget(settings: Settings, shape: tuple[int, int, int], pattern: Pattern) -> Budget:
+def training_budgets(settings: Settings, shape: tuple[int, int, int]) -> list[Budget]:
+    """Those of the training adversary, one for each of `settings.attacked`."""
+    return [times(tested, settings.multiple(turn), shape) for turn, tested in enumerate(settings.attacked)]
+
+
+def times(tested: Budget, multiple: int, shape: tuple[int, int, int]) -> Budget:
     """Multi-eps: the training adversary has several times the groups of the tested one, as far as there are any."""
-    tested = replace(settings.budget, pattern=pattern)
-    return replace(tested, k=min(settings.multi_eps * tested.k, tested.resolve(shape).groups))
+    return replace(tested, k=min(multiple * tested.k, tested.resolve(shape).groups))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,20 +66,22 @@ class SparseAdversary:
     """
 
     settings: Settings
-    budgets: Sequence[Budget]  # one for each size of patches, or one
+    tested: Sequence[Budget]  # to withstand; one is drawn for each batch
+    budgets: Sequence[Budget]  # of this adversary, one for each of them
     shape: tuple[int, int, int]
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
     def __call__(self, model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
         attack, seed = self.attack(iteration, done), self.settings.seed_for("attack", iteration)
+        turn = self.settings.turn(iteration)
         if isinstance(attack, LOAP):
             return attack.perturb(model, batch.x, batch.y, seed=seed, index=batch.rows)
         steps = self.steps(done)
         if not isinstance(attack, SparseAnneal):
             attack = attack.for_call(Noise(seed))
-        work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps)
+        work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps, self.tested[turn].k)
         if batch.x.is_cuda:
-            kind = id(model), attack.name, steps, repr(attack.budget)
+            kind = id(model), attack.name, steps, turn
             work = self.recorded.setdefault(kind, Recorded(work))
         with borrowed(model, batch.x.device):
             drawn = torch.full((), signed(seed), dtype=torch.int64, device=batch.x.device)
@@ -88,6 +93,7 @@ class SparseAdversary:
         model: nn.Module,
         attack: SparsePGD | SparseAnneal | PGD0,
         steps: int,
+        tested: int,
         x: Tensor,
         y: Tensor,
         rows: Tensor,
@@ -100,7 +106,6 @@ class SparseAdversary:
                 goal = Divergence(model(x).log_softmax(1))
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
-            tested = min(self.settings.budget.k, attack.budget.k)
             return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
@@ -111,13 +116,14 @@ class SparseAdversary:
         return settings.steps + round(done * ((settings.steps_last or settings.steps) - settings.steps))
 
     def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | PGD0 | LOAP:
-        """That of an iteration: its steps, the side of its patches and its backward function may change."""
+        """That of an iteration: its steps, its budget and its backward function may change."""
         settings, steps = self.settings, self.steps(done)
-        budget = self.budgets[settings.seed_for("size", iteration) % len(self.budgets)]
+        turn = settings.turn(iteration)
+        budget = self.budgets[turn]
         if settings.anneals(iteration):
             return SparseAnneal(budget)
         if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
-            budget = training_budget(replace(settings, multi_eps=PAPERS), self.shape, budget.pattern)
+            budget = times(self.tested[turn], PAPERS, self.shape)
         if settings.kind.adversary == "pgd0":
             return PGD0(budget, steps, early_stop=settings.early_stop)
         if settings.kind.adversary == "loap":  # the pace is that of its authors

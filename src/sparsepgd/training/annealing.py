@@ -25,6 +25,7 @@ SPREAD = 0.5  # standard deviation of its logarithm over the images
 DECAY = 1 / 6  # the last step as a share of the first
 WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
 AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
+CONTINUED = 0.5  # the path of the others, if groups overlap, as a share of that from the clean image
 
 
 def short_cycle(
@@ -46,6 +47,10 @@ def short_cycle(
     clean = torch.zeros_like(images.x)
     delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
     v = delta.new_zeros(len(delta), *threat.grid)
+    if threat.overlapping and kept is not None:
+        v = covering(threat, images, delta, k)
+        delta = delta * threat.expand(v)
+        size = torch.where(v.flatten(1).any(1), CONTINUED * size, size)
     for step in range(steps + 1):
         if not threat.overlapping:
             count = (k * WIDTH ** max(0.0, 1 - step / (ANNEALED.hold * steps))).round().long()
@@ -58,12 +63,27 @@ def short_cycle(
         seen = oracle.evaluate(point, images.y, images.label, gradient=True)
         assert seen.gradient is not None
         g = seen.gradient.float()
-        if threat.overlapping and step == 0:
-            delta, v = placed(threat, images, g, k, k, noise)
+        risen = delta + column(size * DECAY ** (step / steps)) * direction(threat, g)
+        if not threat.overlapping:
+            delta = risen.clamp(-eps, eps)
             continue
-        delta = delta + column(size * DECAY ** (step / steps)) * direction(threat, g)
-        delta = images.clip(delta) if threat.overlapping else delta.clamp(-eps, eps)
+        risen = images.clip(risen) * threat.expand(v)
+        if step == 0:  # the groups that are missing
+            fresh, new = placed(threat, images, g, k - v.flatten(1).sum(1).long(), k, noise)
+            risen, v = torch.where(threat.expand(v) > 0, risen, fresh), v.maximum(new)
+        delta = risen
     return point
+
+
+def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor:
+    """(B, *grid), 1 on at most k (B,) groups that cover a change: one after the other where most of the rest is."""
+    v, left = delta.new_zeros(len(delta), *threat.grid), delta**2
+    for number in range(threat.budget.k):
+        score = threat.gather(left)
+        wanted = (number < k) & left.flatten(1).any(1)
+        v = v.maximum(threat.top_k(score, images.usable, wanted.long(), 1))
+        left = left * (threat.expand(v) == 0)
+    return v
 
 
 @dataclass(frozen=True, eq=False)

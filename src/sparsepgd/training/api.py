@@ -26,7 +26,7 @@ from sparsepgd.threat import Budget
 from sparsepgd.training import data as sources
 from sparsepgd.training import inputs
 from sparsepgd.training import state as states
-from sparsepgd.training.adversaries import adversary, training_budget
+from sparsepgd.training.adversaries import adversary, times, training_budgets
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.entries import Figures, measure, zoo_entry
 from sparsepgd.training.loop import Progress, Run, watch
@@ -143,7 +143,7 @@ def _with_figures(
         datasets.save_test(out)
     if out is None or network.architecture is None:
         asked = trained.model if logits is None else Extracted(trained.model, logits)
-        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budget, **some))
+        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, **some))
     card = zoo_entry(
         trained, out, TRAINED, network.architecture, datasets.test, arguments=network.arguments, data=datasets.name,
         classes=datasets.test.class_names, command=command, **some,
@@ -183,7 +183,7 @@ def _run(
     if settings.ema is not None:  # after Mixed, which may lay out the weights anew
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, settings.kind.trades, settings.lam, settings.soft_momentum, team)
-    noisy = training_budget(settings, shape, settings.budget.pattern) if settings.noise else None
+    noisy = times(settings.budget, settings.multi_eps, shape) if settings.noise else None
     threat = None if noisy is None else noisy.resolve(shape, device)
     run = Run(
         settings, images, rows, state, mixed, team.shared(objective, device), adversary(settings, shape), threat,
@@ -193,19 +193,14 @@ def _run(
     return run
 
 
-def _changes(settings: Settings, images: sources.Images, device: torch.device) -> Changes | None:
-    """Room for a change of each image, if they are to be kept."""
-    if not settings.keep:
-        return None
-    budget = training_budget(settings, images.shape, settings.budget.pattern)
-    threat = budget.resolve(images.shape, device)
-    if threat.overlapping:
-        raise UnsupportedError(
-            f"keep=True with {settings.budget}; perturbations of overlapping groups cannot be kept; use keep=False"
-        )
-    cells = min(budget.k * threat.kernel.numel(), images.shape[1] * images.shape[2])
+def _changes(settings: Settings, images: sources.Images, device: torch.device) -> list[Changes]:
+    """Room for a change of each image under each budget, if they are to be kept."""
     edge = sources.border(images.shape, settings.augment or "none")
-    return Changes(len(images), cells, images.shape, edge, device)
+    made = []
+    for budget in training_budgets(settings, images.shape) if settings.keep else ():
+        cells = min(budget.k * budget.resolve(images.shape).kernel.numel(), images.shape[1] * images.shape[2])
+        made.append(Changes(len(images), cells, images.shape, edge, device))
+    return made
 
 
 def _class_count(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:

@@ -65,7 +65,7 @@ def zoo_entry(
     folder.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     state = round_to_half(model) if half else model.state_dict()
-    figures = measure(model, test, trained.settings.budget, images, steps)
+    figures = measure(model, test, trained.settings.budgets, images, steps)
     if half:
         figures = replace(figures, measured=f"weights rounded to float16; {figures.measured}")
     count, kind = sum(p.numel() for p in model.parameters()), trained.settings.kind
@@ -134,17 +134,18 @@ def round_to_half(model: nn.Module) -> dict[str, Tensor]:
     return rounded
 
 
-def measure(model: nn.Module, test: tuple[Tensor, Tensor], budget: Budget, images: int, steps: int) -> Figures:
-    """Clean accuracy of all test images, and robust accuracy of the first ones, in float32."""
+def measure(
+    model: nn.Module, test: tuple[Tensor, Tensor], budgets: Sequence[Budget], images: int, steps: int
+) -> Figures:
+    """Clean accuracy of all test images, and robust accuracy of the first ones under each budget, in float32."""
     device = next(model.parameters()).device
     x, y = (part.to(device) for part in test)
     with borrowed(model, device):
         said = Oracle(model, Untargeted()).answers(x, 500).argmax(1)
     images, robust = min(len(x), images), []
-    for version in VERSIONS:
-        attack = SparseAutoAttack(budget, steps, 2 * steps, version=version)
+    for attack in (SparseAutoAttack(one, steps, 2 * steps, version=two) for one in budgets for two in VERSIONS):
         accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
-        pattern = identity.plain(budget.pattern)
+        budget, pattern = attack.budget, identity.plain(attack.budget.pattern)
         robust.append(Figure(attack.name, accuracy, images, budget.k, pattern, budget.eps, steps, 2 * steps))
     how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
     return Figures(round(float((said == y).float().mean()), 5), robust, how)

@@ -63,17 +63,16 @@ class Watch:
 
 
 def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:
-    """Under the tested budget; one that does not fit the images is refused here."""
-    if settings.watch_steps:
-        settings.budget.resolve(images.shape)
-    steps = max(settings.watch_steps, 1)
-    attacks: tuple[Attack, ...] = (
-        SparsePGD(settings.budget, steps, "unprojected"),
-        SparsePGD(settings.budget, steps, "projected"),
-    )
-    if settings.kind.adversary == "anneal":
-        attacks = attacks[0], SparseAnneal(settings.budget, max(steps, 2))
-    return Watch(images, attacks if settings.watch_steps else (), size, team)
+    """Under all tested budgets; one that does not fit the images is refused here."""
+    attacks: list[Attack] = []
+    for budget in settings.budgets if settings.watch_steps else ():
+        budget.resolve(images.shape)
+        attacks.append(SparsePGD(budget, settings.watch_steps, "unprojected"))
+        if settings.kind.adversary == "anneal":
+            attacks.append(SparseAnneal(budget, max(settings.watch_steps, 2)))
+        else:
+            attacks.append(SparsePGD(budget, settings.watch_steps, "projected"))
+    return Watch(images, attacks, size, team)
 
 
 def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> str | None:
@@ -150,15 +149,16 @@ class Run:
         for batch in self.images.batches(order, self.batch, settings.seed_for("loader", state.epoch)):
             seed = settings.seed_for("augment", state.epoch)
             x = augmented(batch, settings.augment or "none", seed)
-            if state.changes is not None:
+            changes = state.changes[settings.turn(state.iteration)] if state.changes else None
+            if changes is not None:
                 crop = window(batch, settings.augment or "none", seed)
-                batch = replace(batch, kept=crop.of(state.changes.of(batch.rows)))
+                batch = replace(batch, kept=crop.of(changes.of(batch.rows)))
             if self.threat is not None:
                 seed = settings.seed_for("noise", state.epoch)
                 x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, seed)
             x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration, done)
-            if state.changes is not None and settings.anneals(state.iteration):
-                state.changes.put(batch.rows, crop.back(x_adv - x))
+            if changes is not None and settings.anneals(state.iteration):
+                changes.put(batch.rows, crop.back(x_adv - x))
             t = None if soft is None else soft.of(batch.rows, batch.y)
             loss, right, t = self.objective(x, x_adv, batch.y, t)
             self.step(loss)
@@ -169,8 +169,8 @@ class Run:
                 self.progress(state.iteration, settings.epochs * self.batches, state.latest)
         if soft is not None:
             soft.share(self.team)
-        if state.changes is not None:
-            state.changes.share(self.team)
+        for changes in state.changes:
+            changes.share(self.team)
         mean, attacked = (self.team.sum(total) / self.batches / self.team.world).tolist()
         return {"loss": mean, "attacked": attacked, "lr": self.rate(state.iteration - 1)}
 

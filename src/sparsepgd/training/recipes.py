@@ -21,10 +21,11 @@ class Sources:
     k: int
     pattern: str
     eps: Any
+    others: tuple[str, ...]
 
 
 SOURCES = tuple(field.name for field in fields(Sources))
-KNOWN = (*SOURCES, "method", *FIELDS)
+KNOWN = tuple(dict.fromkeys((*SOURCES, "method", *FIELDS)))
 QUICK = {"schedule": "one-cycle", "clip": 1.0}
 STARTS: dict[str, dict[str, Any]] = {  # one to two minutes on a CPU
     "digits": {"model": "digits_resnet", "k": 3, "multi_eps": 3, "epochs": 20, "batch": 100, "lr": 0.1, **QUICK},
@@ -74,11 +75,12 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Each by itself; what settings make of each other is seen later."""
     if wrong := [name for name in values if name not in KNOWN]:
         raise UnsupportedError(f"{where} has an unknown setting {wrong[0]!r}; use one of {', '.join(KNOWN)}")
-    if "multi_size" in values:
-        values["multi_size"] = several(values["multi_size"])
+    for listed in ("multi_size", "others"):
+        if listed in values:
+            values[listed] = several(values[listed])
     try:
-        for kind in (Sources, Settings):
-            check_some(kind, values)
+        check_some(Sources, values)
+        check_some(Settings, {name: value for name, value in values.items() if name not in SOURCES})
     except ValueError as error:
         raise UnsupportedError(str(error)) from None
     return values

@@ -81,6 +81,7 @@ class Settings:
 
     method: str
     budget: Budget  # of the adversary that the model is to withstand; the training one has multi_eps times as many
+    others: tuple[Budget, ...] = ()  # further ones to withstand; each batch is attacked under one of all
     epochs: int = field(default=100, metadata=ONE)
     batch: int = field(default=128, metadata=ONE)  # over all workers
     lr: float = field(default=0.05, metadata=POSITIVE)
@@ -99,7 +100,8 @@ class Settings:
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
     early_stop: bool = True
     multi_eps: int = field(default=6, metadata=ONE)
-    multi_size: tuple[int, ...] = ()  # sides of square patches, one drawn for each batch
+    multi_eps_others: int | None = field(default=None, metadata=ONE)  # for `others`; None: multi_eps
+    multi_size: tuple[int, ...] = ()  # sides of square patches to train against instead of those of `budget`
     alpha: float | None = field(default=None, metadata=POSITIVE)  # 0.25, structured patterns 0.05
     beta: float | None = field(default=None, metadata=POSITIVE)
     tolerance: int = field(default=10, metadata=ONE)
@@ -131,9 +133,10 @@ class Settings:
             raise UnsupportedError(
                 f"mode='F' with {self.method!r}; only sTRADES supports an adversary that maximises the divergence"
             )
-        if kind.adversary == "loap" and not self.budget.pattern.structured:
+        flat = [budget for budget in self.budgets if not budget.pattern.structured]
+        if kind.adversary == "loap" and flat:
             raise UnsupportedError(
-                f"{self.method!r} with {self.budget}; LOAP places patches: use Patches(3) and the like, --pattern "
+                f"{self.method!r} with {flat[0]}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
         extra = {"mixed": self.mixed, "keep": self.keep}
@@ -143,7 +146,11 @@ class Settings:
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
             raise UnsupportedError(f"multi_size with {self.budget}; it needs a pattern of patches, e.g. Patches(5)")
-        if self.budget.allowed is not None and self.budget.allowed.dim() == 3:
+        if self.others and not self.sparse:
+            raise UnsupportedError(f"others with {self.method!r}, which is not sparse; use e.g. anneal-trades")
+        if self.multi_eps_others is not None and not self.others:
+            raise UnsupportedError(f"multi_eps_others={self.multi_eps_others} without others; omit it, or name others")
+        if any(budget.allowed is not None and budget.allowed.dim() == 3 for budget in self.budgets):
             raise UnsupportedError("one allowed mask per image is not supported in training; use one (H, W) for all")
 
     @property
@@ -154,6 +161,26 @@ class Settings:
     def sparse(self) -> bool:
         """Whether the adversary is limited by `budget`."""
         return self.kind.adversary in ("spgd", "anneal", "pgd0", "loap")
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """All that the model is to withstand."""
+        return (self.budget, *self.others)
+
+    @property
+    def attacked(self) -> tuple[Budget, ...]:
+        """Those of which each batch is attacked under one; the training adversary has `multiple` times the groups."""
+        sizes = tuple(replace(self.budget, pattern=Patches(side)) for side in self.multi_size)
+        return (*(sizes or (self.budget,)), *self.others)
+
+    def turn(self, iteration: int) -> int:
+        """The number of the budget, in `attacked`, that the batch of an iteration is attacked under."""
+        return self.seed_for("size", iteration) % (max(len(self.multi_size), 1) + len(self.others))
+
+    def multiple(self, turn: int) -> int:
+        """Multi-eps of a budget of `attacked`."""
+        other = turn >= max(len(self.multi_size), 1)
+        return self.multi_eps_others if other and self.multi_eps_others is not None else self.multi_eps
 
     def anneals(self, iteration: int) -> bool:
         """Whether SparseAnneal attacks the batch of an iteration; if it does at all, the others are for sPGD."""
@@ -178,8 +205,9 @@ def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Setting
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")
     kind = method(name)
     values = {"soft_targets": kind.soft_targets, "noise": kind.noise, **kind.defaults, **options}
-    if "multi_size" in values:
-        values["multi_size"] = several(values["multi_size"])
+    for listed in ("multi_size", "others"):
+        if listed in values:
+            values[listed] = several(values[listed])
     try:
         return checked(Settings, {"method": kind.name, "budget": budget, **values})
     except UnsupportedError:

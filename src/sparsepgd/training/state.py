@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparsepgd import atomic
 from sparsepgd.errors import FolderError, SourceError, first_line
 from sparsepgd.runs import identity
+from sparsepgd.threat import Budget
 from sparsepgd.training.annealing import Changes
 from sparsepgd.training.data import Images, Resident
 from sparsepgd.training.objective import SoftTargets
@@ -37,7 +38,7 @@ class State:
     optimizer: torch.optim.Optimizer
     average: list[Tensor]  # of the network's floating-point state; empty if not asked for
     targets: SoftTargets | None
-    changes: Changes | None = None
+    changes: Sequence[Changes] = ()  # for each budget, if they are kept
     epoch: int = 0
     iteration: int = 0
     retries: int = 3  # how often an epoch may still be repeated after NaN
@@ -89,7 +90,7 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "average": list(self.average),
             "targets": None if self.targets is None else self.targets.t,
-            "changes": None if self.changes is None else [self.changes.places, self.changes.values],
+            "changes": [part for one in self.changes for part in (one.places, one.values)],
             "numbers": (self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds),
             "curves": {name: list(values) for name, values in self.curves.items()},
             "notices": list(self.notices),
@@ -105,8 +106,8 @@ class State:
             value.copy_(before)
         if self.targets is not None:
             self.targets.t.copy_(saved["targets"])
-        if self.changes is not None:
-            self.changes.places, self.changes.values = (part.clone() for part in saved["changes"])
+        for number, one in enumerate(self.changes):
+            one.places, one.values = (part.clone() for part in saved["changes"][2 * number : 2 * number + 2])
         self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds = saved["numbers"]
         self.curves = {name: list(values) for name, values in saved["curves"].items()}
         self.notices = list(saved["notices"])
@@ -145,7 +146,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         raise SourceError(
             f"{path} is of version {version}, but this sparsepgd reads version {VERSION}; choose another --out"
         )
-    new = {field.name: field.default for field in fields(Settings)}  # settings that did not exist then
+    new = {field.name: _listed(field.default) for field in fields(Settings)}  # settings that did not exist then
     before["settings"] = {name: new[name] for name in configuration["settings"] if name in new} | before["settings"]
     if other := identity.differences(before, configuration):
         raise FolderError(
@@ -156,17 +157,24 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
 
 def configuration(settings: Settings, network: nn.Module, images: Images, names: dict[str, str]) -> Plain:
     """What makes a run the same run, as plain values. Fresh weights may differ: a checkpoint replaces them."""
-    budget = settings.budget
-    allowed = None if budget.allowed is None else identity.digest(budget.allowed)
-    rules = {"k": budget.k, "pattern": identity.plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(settings).items()}
+    rules = [_plain(budget) for budget in settings.budgets]
+    values = {name: _listed(value) for name, value in vars(settings).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     structure = hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()
     data: Plain = {"images": len(images), "shape": list(images.shape)}
     if isinstance(images, Resident):
         data["sha256"] = identity.digest(images.x, images.y)
     return {
-        "settings": {**values, "budget": rules},
+        "settings": {**values, "budget": rules[0], "others": rules[1:]},
         "model": {"name": names.get("model", type(network).__name__), "structure": structure},
         "data": {"name": names.get("data", "tensors"), **data},
     }
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _plain(budget: Budget) -> Plain:
+    allowed = None if budget.allowed is None else identity.digest(budget.allowed)
+    return {"k": budget.k, "pattern": identity.plain(budget.pattern), "eps": budget.eps, "allowed": allowed}
