@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provenance import origin
+from provenance import named, origin
 from records import stages
 from shipping import budgets_of, figure, first_line, hyphened, shipped
 
@@ -144,7 +144,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     first, *others = papers
     return {
         "recipe": f"recipes/quick/{name}.toml",
-        "command": card["command"],
+        "command": card["command"].replace(args.data, named(args.data)),
         **origin(args.data),
         "data": Path(args.data).name,
         "hardware": training.environment["hardware"],
