@@ -176,9 +176,8 @@ class Table(Generic[S]):
         """(B,) bool: whether these points are successes in full precision. On a device the last one is asked for several
         times, so that there are few sizes of batches: for each of them, libraries look for their kernels anew."""
         count = size = len(x_adv)
-        if self.on_device:
-            size = max(1 << (count - 1).bit_length(), SMALLEST)  # a power of 2, or full batches
-            size = min(size, -(-count // self.slots) * self.slots)
+        if self.on_device and (rest := count % self.slots):
+            size += min(max(1 << (rest - 1).bit_length(), SMALLEST), self.slots) - rest  # a power of 2, or a full batch
         rows = torch.arange(size, device=x_adv.device).clamp(max=count - 1)
         real = self.oracle.confirmed(x_adv[rows], images.y[rows], images.label[rows], self.slots)[:count]
         self.stepper.meter.denied += len(real) - int(real.sum())
