@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 def test_the_phases_of_a_call_are_found(tmp_path: Path) -> None:
     """In a process of its own, because it replaces functions of the package."""
     file = tmp_path / "found.json"
-    words = "--model small-plain -n 4 --k 2 --anneal-steps 4 --device cpu --begun 0 --job".split()
-    script = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), *words, "phases anneal", "--out", str(file)]
+    options = {"model": "small-plain", "k": 2, "anneal-steps": 4, "device": "cpu", "begun": 0, "job": "phases anneal"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    script = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), "-n", "4", *words, "--out", str(file)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())

@@ -173,8 +173,8 @@ class Table(Generic[S]):
             self.parked.append(select(now, back))
 
     def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
-        """(B,) bool: whether these points are successes in full precision. On a device the last one is asked for several
-        times, so that there are few sizes of batches: for each of them, libraries look for their kernels anew."""
+        """(B,) bool: whether these points are successes in full precision. On a device the last one is repeated, so that
+        there are few sizes of batches: for each of them, libraries look for their kernels anew."""
         count = size = len(x_adv)
         if self.on_device and (rest := count % self.slots):
             size += min(max(1 << (rest - 1).bit_length(), SMALLEST), self.slots) - rest  # a power of 2, or a full batch
