@@ -173,7 +173,7 @@ class Table(Generic[S]):
             self.parked.append(select(now, back))
 
     def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
-        """(B,) bool: whether these points are successes in full precision. On a device the last one is repeated, so that
+        """(B,) bool: whether these points are successes in full precision. On a device the last one is repeated so that
         there are few sizes of batches: for each of them, libraries look for their kernels anew."""
         count = size = len(x_adv)
         if self.on_device and (rest := count % self.slots):
