@@ -82,6 +82,27 @@ for one, other in zip(by_torch, by_kernel, strict=True):
 print("equal")
 """
 
+CLIPPED = """
+import torch
+from sparsepgd import Budget
+from sparsepgd.kernels import compiled
+from sparsepgd.search import loop
+torch.manual_seed(0)
+for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
+    x, p = torch.rand(shape), 2 * torch.randn(shape)
+    p.flatten()[:1] = torch.nan
+    for budget in (Budget(1), Budget(1, eps=0.1)):
+        y, threat = torch.zeros(len(x), dtype=torch.int64), budget.resolve(shape[1:])
+        waiting = loop.Waiting.of(threat, x, y, clean_loss=torch.zeros(len(x)), index=y)
+        images = loop.Images.entering(waiting, threat, False)
+        for change in (p, p.transpose(2, 3).contiguous().transpose(2, 3)):
+            loop.kernels = lambda device: None
+            by_torch = images.clip(change)
+            loop.kernels = lambda device: compiled
+            torch.testing.assert_close(images.clip(change), by_torch, rtol=0, atol=0, equal_nan=True)
+print("equal")
+"""
+
 
 def test_batch_normalisation_and_activation_with_their_gradients() -> None:
     assert without_gpu(NORMALISATION) == "equal\n"
@@ -93,3 +114,7 @@ def test_random_numbers_to_the_bit() -> None:
 
 def test_the_k_largest_and_the_first_of_equal_ones() -> None:
     assert without_gpu(LARGEST) == "equal\n"
+
+
+def test_changes_within_the_box_to_the_bit() -> None:
+    assert without_gpu(CLIPPED) == "equal\n"

@@ -1,4 +1,5 @@
-"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest.
+"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest, and
+changes clipped to the box of their images.
 
 Each is compiled once for a kind of numbers: what differs from call to call is an argument, not a constant of the code.
 """
@@ -16,7 +17,7 @@ from sparsepgd.kernels import SPLITMIX
 
 CODES = {"none": 0, "relu": 1, "softplus": 2, "silu": 3}
 ROWS, CHANNELS = 32, 64  # of a block
-BLOCK = 1024  # random numbers
+BLOCK = 1024  # random numbers, or entries of images
 MOST = 16384  # numbers of which `top_k` finds the largest: one block holds them all
 
 
@@ -28,6 +29,7 @@ def load(device: torch.device) -> None:
         _backward.warmup(half, half, single, single, half, 16, 16, 0, ROWS, CHANNELS, grid=(1, 1))
         _uniform.warmup(whole, whole, whole, single, 0, 1, 0, 16, False, *SPLITMIX, BLOCK, grid=(1, 1))
         _top_k.warmup(single, single, whole, single, 16, False, 1024, grid=(1,), num_warps=_warps(1024))
+        _clip.warmup(single, single, single, single, single, 16, BLOCK, grid=(1,))
 
 
 # BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
@@ -170,3 +172,24 @@ def top_k(score: Tensor, usable: Tensor | None, count: Tensor) -> Tensor:
 
 def _warps(block: int) -> int:
     return 4 if block <= 1024 else 8
+
+
+# Changes within the box
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clip(P, X, LOW, HIGH, OUT, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x, p = tl.load(X + i, mask=i < n), tl.load(P + i, mask=i < n)
+    low, high = tl.load(LOW + i, mask=i < n), tl.load(HIGH + i, mask=i < n)
+    p = tl.maximum(p, low - x, propagate_nan=tl.PropagateNan.ALL)
+    p = tl.minimum(p, high - x, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(OUT + i, p, mask=i < n)
+
+
+def clip(p: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """p.clamp(low - x, high - x) of tensors with one shape, float32 and contiguous."""
+    out = torch.empty_like(p)
+    if out.numel():
+        _clip[(triton.cdiv(out.numel(), BLOCK),)](p, x, low, high, out, out.numel(), BLOCK)
+    return out
