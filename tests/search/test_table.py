@@ -88,6 +88,7 @@ def test_successes_are_confirmed_in_batches_of_few_sizes(
     batch_size: int | None, few: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "SMALLEST", 4)
+    monkeypatch.setattr(table, "COARSE", 16)
     monkeypatch.setattr(table, "PATIENCE", 2)
     model = Counting()
     y = labelled(model, X)
