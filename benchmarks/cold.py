@@ -6,7 +6,8 @@
 The functions of the package are wrapped from outside; a device is synchronised before and after each of them. The time
 of a phase does not contain that of phases within it. Jobs, all unless `--only` names some:
 
-    plain       the attack as it is, twice in a process, and once more in another process
+    plain       the attack as it is, twice in a process; the same in another process, and in one that computes gradients
+                in the thread of the caller, so that libraries are not set up for a second thread
     phases      the same attack and SparseAnneal, phase by phase, with every recording and every eager step
     profile     the longest entries of torch.profiler, on the host and on the device, of a first and of a second call
     passes      the model alone: a size of a batch for the first time and again; strict float32 in both layouts
@@ -25,7 +26,16 @@ from pathlib import Path
 from typing import Any
 
 BEGUN = time.time()
-JOBS = ("plain", "plain again", "phases spgd", "phases anneal", "profile spgd", "profile anneal", "passes")
+JOBS = (
+    "plain",
+    "plain again",
+    "plain one-thread",
+    "phases spgd",
+    "phases anneal",
+    "profile spgd",
+    "profile anneal",
+    "passes",
+)
 SHOWN, PROFILED = 12, 100  # entries of a profile, and steps of sPGD for it
 SIZES = (1000, 992, 768)  # of batches in half precision
 STRICT = (32, 64, 256, 1000)  # and in float32
@@ -242,8 +252,9 @@ def images(args: argparse.Namespace) -> tuple[Any, Any]:
         return x, torch.from_numpy(file[f"y{part}"][: args.n]).long()
 
 
-def plain(bench: Bench) -> dict[str, Any]:
+def plain(bench: Bench, variant: str) -> dict[str, Any]:
     """Nothing is wrapped."""
+    bench.torch.autograd.set_multithreading_enabled(variant != "one-thread")
     return {"first": bench.once("spgd"), "second": bench.once("spgd")}
 
 
@@ -348,7 +359,7 @@ def measured(args: argparse.Namespace) -> None:
     bench = Bench(args)
     kind, _, name = args.job.partition(" ")
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
-        "plain": lambda: plain(bench),
+        "plain": lambda: plain(bench, name),
         "phases": lambda: phases(bench, name),
         "profile": lambda: profile(bench, name),
         "passes": lambda: passes(bench),
