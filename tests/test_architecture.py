@@ -16,6 +16,7 @@ LAYERS = [
     "validation",
     "atomic",
     "distributed",
+    "kernels",
     "threat",
     "problem",
     "search",

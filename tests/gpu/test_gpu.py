@@ -14,6 +14,7 @@ import sparsepgd as sp
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
+from sparsepgd.kernels import kernels
 from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
@@ -211,3 +212,38 @@ def test_random_numbers_are_those_of_the_cpu_to_the_bit(seed: int) -> None:
     for shape in ((1,), (3, 32, 32), (3, 224, 224)):
         on_cpu = Noise(seed).uniform(Stream.MASK, index, step, shape)
         assert torch.equal(Noise(seed).uniform(Stream.MASK, index.cuda(), step.cuda(), shape).cpu(), on_cpu)
+
+
+def test_normal_numbers_come_from_the_same_bits_as_on_the_cpu() -> None:
+    index, step = torch.arange(50), torch.arange(50)
+    on_cpu = Noise(3).normal(Stream.MASK, index, step, (1, 32, 32))
+    torch.testing.assert_close(Noise(3).normal(Stream.MASK, index.cuda(), step.cuda(), (1, 32, 32)).cpu(), on_cpu)
+
+
+@pytest.mark.parametrize("size", [12, 32, 64, 224])
+def test_the_k_largest_are_those_of_the_cpu(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    score = torch.randn(40, 1, size, size, generator=generator)
+    usable = torch.rand(score.shape, generator=generator) < 0.7
+    counts = torch.randint(0, 60, (40,), generator=generator)
+    on_cpu, on_gpu = (sp.Budget(k=9).resolve((3, size, size), device) for device in ("cpu", "cuda"))
+    for values in (score.abs(), (9 * score).sigmoid(), (2 * score).round().abs()):  # the last two with equal ones
+        for where in (None, usable):
+            there = None if where is None else where.cuda()
+            assert torch.equal(on_gpu.top_k(values.cuda(), there).cpu(), on_cpu.top_k(values, where))
+            given = on_gpu.top_k(values.cuda(), there, counts.cuda(), 60)
+            assert torch.equal(given.cpu(), on_cpu.top_k(values, where, counts, 60))
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+def test_attacks_compile_no_kernel_besides_those_that_are_loaded(activation: Literal["relu", "softplus"]) -> None:
+    torch.manual_seed(0)
+    network, x = small_preact_resnet(activation=activation).cuda(), images(24, size=32).cuda()
+    found = kernels(x.device)
+    assert found is not None
+    codes = [found._forward, found._backward, found._uniform, found._top_k, found._clip]
+    before = [len(code.device_caches[x.device.index][0]) for code in codes]
+    assert min(before) >= 1
+    for attack in (sp.SparsePGD(sp.Budget(k=3), 5), sp.SparseAnneal(sp.Budget(k=3), 130)):
+        attack(network, x, labelled(network, x))
+    assert [len(code.device_caches[x.device.index][0]) for code in codes] == before

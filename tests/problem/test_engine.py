@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 import sparsepgd as sp
 from sparsepgd.errors import EngineWarning, UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, in_parts
+from sparsepgd.problem.lean import lean
 from sparsepgd.problem.oracle import Oracle
+from sparsepgd.search import stepwise
 from sparsepgd.search.stepwise import Stepwise
 from support.models import SmallConvNet, Tight, images, labelled
 
@@ -235,25 +237,65 @@ RANDOM, GRADIENT = sp.SparseRS(sp.Budget(k=2), 3), sp.SparsePGD(sp.Budget(k=2), 
 def test_a_model_beyond_the_range_of_fp16_gets_bf16_unless_fp16_was_asked_for(
     model: nn.Module, attack: Stepwise[Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tried: list[object] = []
     used: list[object] = []
-    running = Engine.running
+    running, run = Engine.running, stepwise.run
 
     def watched(self: Engine, *args: object) -> object:
-        used.append(self.precision)
+        tried.append(self.precision)
         return running(self, *args)  # type: ignore[arg-type]
+
+    def searched(search: Any, task: Any, model: Any) -> Any:
+        used.append(model.engine.precision)
+        return run(search, task, model)
 
     monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
     monkeypatch.setattr(Engine, "running", watched)
+    monkeypatch.setattr(stepwise, "run", searched)
     y = labelled(model, X)
     attack(model, X, y)
-    looked = ["fp16"] if expected == "fp16" else ["fp16", "bf16"]  # at a few images; bf16 only if fp16 falls short
-    assert used == [*looked, expected]
-    used.clear()
+    assert tried == (["fp16"] if expected == "fp16" else ["fp16", "bf16"])  # bf16 only if fp16 falls short
+    assert used == [expected]
     attack(model, X, y, engine=Engine("fp16"))
-    assert used == ["fp16"]
+    assert used == [expected, "fp16"]
 
 
-def test_the_few_images_that_decide_need_not_fit_the_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+class Normalised(nn.Module):
+    """With batch normalisation; notes the sizes of its batches in half precision, for itself and its copies."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            self.sizes.append(len(x))
+        out: Tensor = self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+        return out
+
+
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_before_the_first_step_the_model_is_copied_once_and_asked_three_times_in_the_size_of_the_batch(
+    batch_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a comparison of the copy with the model and a trial of fp16; another size would cost a GPU far more."""
+    copied: list[object] = []
+    monkeypatch.setattr("sparsepgd.problem.engine.lean", lambda *args: copied.append(args) or lean(*args))
+    monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
+    torch.manual_seed(0)
+    model = Normalised()
+    y = labelled(model, X)
+    Normalised.sizes.clear()
+    sp.SparsePGD(sp.Budget(k=1), 1, early_stop=False)(model, X, y, batch_size=batch_size)
+    assert len(copied) == 1
+    steps = 2 if batch_size is None else 2 * -(-len(X) // batch_size)
+    assert len(Normalised.sizes) == 3 + steps
+    assert set(Normalised.sizes[:5]) == {batch_size or len(X)}
+
+
+def test_the_images_that_decide_need_not_fit_the_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
     tight = Tight(5, SmallConvNet())
     result = GRADIENT(tight, X, labelled(tight.net, X))

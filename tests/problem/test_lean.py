@@ -15,7 +15,6 @@ import sparsepgd as sp
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.lean import Affine, lean
 from support.models import images, labelled
-from support.scripts import without_gpu
 
 HALF = torch.bfloat16
 
@@ -147,27 +146,3 @@ def test_an_attack_in_half_precision_reports_what_the_model_itself_says() -> Non
     y = labelled(model, x)
     result = sp.SparseAnneal(sp.Budget(k=6), 40)(model, x, y, engine=Engine("bf16", graphs=False))
     assert torch.equal(model(result.x_adv).argmax(1) != y, result.fooled)
-
-
-KERNELS = """
-import torch
-from torch.nn import functional as F
-from sparsepgd.problem.kernels import Fused
-torch.manual_seed(0)
-eager = {"none": lambda u: u, "relu": torch.relu, "softplus": F.softplus, "silu": F.silu}
-for shape in ((3, 48, 5, 7), (2, 130, 4, 4), (1, 16, 1, 1)):
-    x = (3 * torch.randn(shape)).half().contiguous(memory_format=torch.channels_last)
-    factor, addend, weight = torch.rand(shape[1]) + 0.5, torch.randn(shape[1]), torch.randn(shape)
-    for name, activation in eager.items():
-        a, b = x.clone().requires_grad_(), x.float().requires_grad_()
-        one = Fused.apply(a, factor, addend, name)
-        two = activation(b * factor.view(-1, 1, 1) + addend.view(-1, 1, 1))
-        torch.testing.assert_close(one.float(), two, rtol=2e-3, atol=2e-3)
-        gradients = [torch.autograd.grad((y.float() * weight).sum(), z)[0].float() for y, z in ((one, a), (two, b))]
-        torch.testing.assert_close(*gradients, rtol=2e-3, atol=2e-3)
-print("equal")
-"""
-
-
-def test_the_kernels_compute_what_torch_computes() -> None:
-    assert without_gpu(KERNELS) == "equal\n"

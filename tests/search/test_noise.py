@@ -8,7 +8,6 @@ import torch
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search.noise import Noise, Stream
-from support.scripts import without_gpu
 
 INDEX = torch.arange(64)
 
@@ -75,22 +74,3 @@ def test_neighbouring_entries_images_and_steps_are_uncorrelated() -> None:
 def test_the_coin_is_fair() -> None:
     heads = sum(Noise(seed).coin() for seed in range(2000))
     assert 900 < heads < 1100
-
-
-KERNEL = """
-import torch
-from sparsepgd.problem.kernels import uniform
-from sparsepgd.search import noise
-index, steps = torch.tensor([0, 3, 2**40, -1]), torch.tensor([0, 5, 7, 9999])
-constants = noise._GOLDEN, noise._FIRST, noise._SECOND
-for seed in (0, 1, -5, 2**63 - 1, torch.tensor(12345)):
-    for step in (steps, 17):
-        for count in (1, 7, 1024, 3072):
-            numbers = uniform(seed, int(noise.Stream.MASK), index, step, count, constants)
-            assert torch.equal(numbers, noise.Noise(seed).uniform(noise.Stream.MASK, index, step, (count,)))
-print("equal")
-"""
-
-
-def test_the_kernel_draws_the_same_numbers() -> None:
-    assert without_gpu(KERNEL) == "equal\n"

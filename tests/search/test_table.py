@@ -22,16 +22,16 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counting(nn.Module):
-    """A network that notes the sizes of its batches while gradients are taken."""
+    """A network that notes the sizes of its batches, while gradients are taken and otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = SmallConvNet(dtype=torch.float64)
         self.sizes: list[int] = []
+        self.others: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            self.sizes.append(len(x))
+        (self.sizes if torch.is_grad_enabled() else self.others).append(len(x))
         out: Tensor = self.net(x)
         return out
 
@@ -78,6 +78,27 @@ def test_the_host_looks_a_few_times_and_the_batch_has_few_sizes() -> None:
     assert meter.looks <= 25  # one a step would be 201
     assert len(set(model.sizes)) <= 8
     assert int(result.forwards.sum()) >= 0.6 * meter.slot_steps  # the rest are empty or idle slots
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "few"), [(None, {4, 8, 16, 32}), (24, {4, 8, 16, 24}), (3, {3})], ids=lambda value: repr(value)
+)
+@pytest.mark.usefixtures("apart")
+def test_successes_are_confirmed_in_batches_of_few_sizes(
+    batch_size: int | None, few: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "SMALLEST", 4)
+    monkeypatch.setattr(table, "COARSE", 16)
+    monkeypatch.setattr(table, "PATIENCE", 2)
+    model = Counting()
+    y = labelled(model, X)
+    model.others.clear()
+    result = sp.SparsePGD(sp.Budget(k=6), 60)(model, X, y, batch_size=batch_size)
+    whole = -(-len(X) // (batch_size or 64))  # clean and final images
+    confirmations = model.others[whole:-whole]
+    assert len(confirmations) >= 4
+    assert set(confirmations) <= few
+    assert torch.equal(model.eval()(result.x_adv).argmax(1) != y, result.fooled)
 
 
 def test_on_a_cpu_no_evaluation_is_wasted() -> None:

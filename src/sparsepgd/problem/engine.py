@@ -24,8 +24,8 @@ from sparsepgd.problem.precision import full_precision, tf32
 T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FEW = 16  # images on which a lean copy is compared with its model
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -140,11 +140,12 @@ class Running:
         return answer
 
     def _agrees(self, other: nn.Module, x: Tensor) -> bool:
-        """Whether the lean copy gives a few images the logits of the model, as far as half precision goes."""
+        """Whether the lean copy gives a few images the logits of the model, as far as half precision goes. Both are
+        asked for the whole batch: for each size of a batch, libraries look for their kernels anew."""
         with torch.no_grad(), torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            wanted, self.call = self._cast(x[:FEW]), other
+            wanted, self.call = self._cast(x), other
             try:
-                given = self._cast(x[:FEW])
+                given = self._cast(x)
             except torch.OutOfMemoryError:
                 raise
             except Exception:
@@ -153,7 +154,8 @@ class Running:
                 self.call = self.model
         if not (isinstance(wanted, Tensor) and isinstance(given, Tensor) and wanted.shape == given.shape):
             return False
-        apart, size = (given.float() - wanted.float()).abs().max(), wanted.float().abs().max()
+        given, wanted = given[:FEW].float(), wanted[:FEW].float()
+        apart, size = (given - wanted).abs().max(), wanted.abs().max()
         return bool(apart <= (0.02 if self.half == torch.float16 else 0.1) * size)
 
     def _cast(self, x: Tensor) -> Any:

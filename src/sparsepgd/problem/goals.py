@@ -23,7 +23,7 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
     """max_{j != label} z_j - z_label: positive when another class wins."""
     own = logits.gather(1, label[:, None])
     others = logits.scatter(1, label[:, None], -torch.inf)
-    return others.amax(1) - own[:, 0]
+    return others.amax(1) - own.squeeze(1)
 
 
 def dlr(logits: Tensor, label: Tensor) -> Tensor:
@@ -32,8 +32,8 @@ def dlr(logits: Tensor, label: Tensor) -> Tensor:
     margin: relative to itself that would be constant."""
     if logits.shape[1] == 2:
         return margin(logits, label)
-    top = logits.topk(min(4, logits.shape[1])).values
-    spread = top[:, 0] - ((top[:, 2] + top[:, 3]) / 2 if top.shape[1] == 4 else top[:, 2])
+    first, _, *rest = logits.topk(min(4, logits.shape[1])).values.unbind(1)
+    spread = first - ((rest[0] + rest[1]) / 2 if len(rest) == 2 else rest[0])
     return margin(logits, label) / spread.clamp(min=torch.finfo(logits.dtype).tiny)
 
 
@@ -58,7 +58,7 @@ class Goal(ABC):
     def chosen_loss(self, logits: Tensor, label: Tensor, which: Tensor) -> Tensor:
         """(B,): for each image the loss whose index in LOSSES is `which` (B,)."""
         losses = torch.stack([self.loss(logits, label, name) for name in LOSSES], 1)  # type: ignore[arg-type]
-        return losses.gather(1, which[:, None])[:, 0]
+        return losses.gather(1, which[:, None]).squeeze(1)
 
 
 @dataclass(frozen=True)

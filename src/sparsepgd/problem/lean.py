@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from sparsepgd.kernels import kernels
 
 CAST = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.Linear)  # what autocast runs in half precision
 ACTIVATIONS: dict[Any, str] = {
@@ -77,7 +78,7 @@ class Affine(nn.Module):
 
     def activated(self, x: Tensor, name: str) -> Tensor:
         quick = x.is_cuda and x.dtype in HALVES and x.is_contiguous(memory_format=torch.channels_last)
-        if quick and (found := kernels()) is not None:
+        if quick and (found := kernels(x.device)) is not None:
             out: Tensor = found.Fused.apply(x, self.factor, self.addend, name)
             return out
         factor, addend = self.halves if x.dtype == self.halves[0].dtype else self._whole(x.dtype)
@@ -138,13 +139,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_plain(one) for one in value)
     return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
-
-
-@cache
-def kernels() -> Any:
-    """The module with the Triton kernels, or None where Triton is missing."""
-    try:
-        from sparsepgd.problem import kernels
-    except ImportError:
-        return None
-    return kernels

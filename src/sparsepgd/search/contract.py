@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.kernels import begin_loading
 from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_index, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
@@ -137,6 +138,7 @@ class Attacker(ABC):
             raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
         y = check_labels(y, x)
         device = working_device(model, x)
+        begin_loading(device)
         self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
         index = check_index(index, y)
         x = x.detach().clone() if x.is_inference() else x.detach()

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.lean import kernels
+from sparsepgd.kernels import SPLITMIX, kernels
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 64-bit constants, written as the signed integers that torch has
-_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
-_SECOND = 0x94D049BB133111EB - (1 << 64)
+_GOLDEN, _FIRST, _SECOND = SPLITMIX
 
 
 class Stream(IntEnum):
@@ -69,20 +67,27 @@ class Noise:
         counter = torch.arange(1, math.prod(shape) + 1, device=index.device) * _GOLDEN
         return _mix(key[:, None] + counter).view(-1, *shape)
 
+    def _numbers(
+        self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...], left: tuple[int, ...]
+    ) -> list[Tensor]:
+        """Uniform numbers from the same random bits, shifted to the `left` by so many places."""
+        found = kernels(index.device)
+        if found is None:
+            bits = self._bits(stream, index, step, shape)
+            return [_unit(bits << places if places else bits) for places in left]
+        seed = self.seed if isinstance(self.seed, Tensor) else signed(self.seed)
+        step = step if isinstance(step, Tensor) else torch.full_like(index, step)
+        numbers = [found.uniform(seed, int(stream), index, step, places, math.prod(shape)) for places in left]
+        return [one.view(-1, *shape) for one in numbers]
+
     def uniform(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), uniform on (0, 1), float32. ``index`` and ``step`` are (B,) int64."""
-        if index.is_cuda and (found := kernels()) is not None:  # one kernel instead of twenty-five, the same numbers
-            seed = self.seed if isinstance(self.seed, Tensor) else signed(self.seed)
-            constants = _GOLDEN, _FIRST, _SECOND
-            numbers: Tensor = found.uniform(seed, int(stream), index, step, math.prod(shape), constants)
-            return numbers.view(-1, *shape)
-        return _unit(self._bits(stream, index, step, shape))
+        return self._numbers(stream, index, step, shape, (0,))[0]
 
     def normal(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
         """(B, *shape), standard normal, float32 (Box and Muller)."""
-        bits = self._bits(stream, index, step, shape)
-        radius = (-2 * _unit(bits).log()).sqrt()
-        return radius * (2 * math.pi * _unit(bits << 23)).cos()
+        one, other = self._numbers(stream, index, step, shape, (0, 23))
+        return (-2 * one.log()).sqrt() * (2 * math.pi * other).cos()
 
     def coin(self) -> bool:
         """A fair coin for the whole call."""

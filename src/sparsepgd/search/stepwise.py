@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -10,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sparsepgd.problem.engine import Engine, in_parts
+from sparsepgd.problem.engine import Running, in_parts
 from sparsepgd.problem.oracle import Evaluation, Oracle
 from sparsepgd.problem.rows import join
 from sparsepgd.search.attack import Attack, SearchResult, Task
@@ -21,7 +23,6 @@ from sparsepgd.threat import Threat
 
 S = TypeVar("S")
 
-SAMPLE = 32  # images that show whether fp16 will do
 ENOUGH = 0.9  # of what bf16 sees
 
 
@@ -60,33 +61,37 @@ class Stepwise(Attack, Generic[S]):
         return self
 
     def search(self, task: Task) -> SearchResult:
-        with self._engine(task).running(task.oracle.model, task.threat.kernel.device) as model:
+        with self._running(task) as model:
             best = run(self.for_call(task.noise), task, model)
         steps = best.step.clamp(max=self.evaluations - 1)
         tried = steps + 1 if self.early_stop else torch.full_like(steps, self.evaluations)
         back = tried if self.needs_gradient else torch.zeros_like(tried)
         return SearchResult(best.x_adv, best.loss, best.fooled, steps, tried, back)
 
-    def _engine(self, task: Task) -> Engine:
-        """The engine for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
-        x, device = task.waiting.x, task.threat.kernel.device
-        engine = task.engine.decided(task.oracle.model, x, device)
-        if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
-            return engine
-        found, most = self._usable(engine, task)
-        if found >= ENOUGH * most:
-            return engine
-        bf16 = replace(engine, precision="bf16")
-        return engine if found >= ENOUGH * self._usable(bf16, task)[0] else bf16
+    @contextmanager
+    def _running(self, task: Task) -> Iterator[Running]:
+        """The model as it runs for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
+        x, model, device = task.waiting.x, task.oracle.model, task.threat.kernel.device
+        engine = task.engine.decided(model, x, device)
+        with engine.running(model, device) as run:
+            if engine.precision != "fp16" or task.engine.precision is not None or not len(x):
+                yield run
+                return
+            found, most = self._usable(run, task)
+            if found >= ENOUGH * most:
+                yield run
+                return
+            with replace(engine, precision="bf16").running(model, device) as other:
+                yield run if found >= ENOUGH * self._usable(other, task)[0] else other
 
-    def _usable(self, engine: Engine, task: Task) -> tuple[int, int]:
-        """How many numbers a search could use, of how many that the model says of a few clean images under this engine:
-        losses that are finite and, of these images, entries of the gradient that are not 0; both in one count."""
-        oracle, device = task.oracle, task.threat.kernel.device
-        x, y, label = (part[:SAMPLE].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
-        with replace(engine, compile=False).running(oracle.model, device) as model:
-            ask = partial(oracle.running(model, engine.scale).evaluate, gradient=self.needs_gradient)
-            parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), task.batch_size)
+    def _usable(self, model: Running, task: Task) -> tuple[int, int]:
+        """How many numbers a search could use, of how many that the model says of the first clean images: losses that
+        are finite and, of these images, entries of the gradient that are not 0; both in one count. They are as many as
+        the search begins with: for each size of a batch, libraries look for their kernels anew."""
+        oracle, device, size = task.oracle, task.threat.kernel.device, task.batch_size
+        x, y, label = (part[:size].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
+        ask = partial(oracle.running(model, model.engine.scale).evaluate, gradient=self.needs_gradient)
+        parts, _ = in_parts(lambda rows: ask(x[rows], y[rows], label[rows]), len(x), size)
         seen = join(*parts)
         finite = seen.loss.isfinite()
         if seen.gradient is None:

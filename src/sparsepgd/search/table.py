@@ -32,6 +32,7 @@ SMALLEST = 32  # images of a batch on a device; fewer cost as much
 LONGEST = 64  # steps between two looks at a device
 SHORT = 8  # steps that a finished image may idle in its slot for the others' sake
 RECORDING = 3000 * 3 * 32 * 32  # entries of images, each for one step, that cost as much as a new size
+COARSE = 128  # the largest step from one size to the next of batches in which successes are confirmed
 CLAIMS = 256  # successes that are confirmed together on a device
 PATIENCE = 32  # steps that they wait for it at most
 
@@ -173,8 +174,14 @@ class Table(Generic[S]):
             self.parked.append(select(now, back))
 
     def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
-        """(B,) bool: whether these points are successes in full precision."""
-        real = self.oracle.confirmed(x_adv, images.y, images.label, self.slots)
+        """(B,) bool: whether these points are successes in full precision. On a device the last one is repeated so that
+        there are few sizes of batches: for each of them, libraries look for their kernels anew."""
+        count = size = len(x_adv)
+        if self.on_device and (rest := count % self.slots):  # a power of 2, a multiple of COARSE, or a full batch
+            unit = min(max(1 << (rest - 1).bit_length(), SMALLEST), COARSE)
+            size += min(-(-rest // unit) * unit, self.slots) - rest
+        rows = torch.arange(size, device=x_adv.device).clamp(max=count - 1)
+        real = self.oracle.confirmed(x_adv[rows], images.y[rows], images.label[rows], self.slots)[:count]
         self.stepper.meter.denied += len(real) - int(real.sum())
         return real
 

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import AllowedError, BudgetError, PatternError
+from sparsepgd.kernels import kernels
 from sparsepgd.threat.groups import Groups, Tables
 from sparsepgd.threat.patterns import Pattern, Pixels
 
@@ -205,6 +207,8 @@ class Threat:
         half of an integer no two are equal, and every device chooses alike. The order among equals is no
         detail: saturated scores tie, and drawing lots instead costs much strength (docs/deviations.md, h).
         """
+        if score.numel() and (found := kernels(score.device)) is not None and math.prod(self.grid) <= found.MOST:
+            return self._top_k_at_once(found, score, usable, counts, most)
         flat = score.flatten(1).abs()  # -0.0 has the sign bit, and would win
         place = torch.arange(flat.shape[1], device=flat.device)
         rank = (flat.view(torch.int32).long() << 32) - place
@@ -216,6 +220,18 @@ class Threat:
         most = min(most or flat.shape[1], flat.shape[1])
         chosen = (place[:most] < counts[:, None]).to(flat.dtype)
         return torch.zeros_like(flat).scatter_(1, rank.topk(most).indices, chosen).view_as(score)
+
+    def _top_k_at_once(
+        self, kernels: Any, score: Tensor, usable: Tensor | None, counts: Tensor | None, most: int | None
+    ) -> Tensor:
+        """The same by one kernel of a GPU."""
+        if counts is None:
+            counts = torch.full((len(score),), self.budget.k, device=score.device)
+        elif most is not None:
+            counts = counts.clamp(max=most)
+        where = None if usable is None else usable.flatten(1)
+        chosen: Tensor = kernels.top_k(score.flatten(1).contiguous(), where, counts)
+        return chosen.view_as(score)
 
     def box(self, x: Tensor, allowed: Tensor | None, quantize: bool) -> tuple[Tensor, Tensor]:
         """The smallest and largest value of each entry, exact in the dtype of x: |x_adv - x| <= eps, [0, 1].

@@ -1,0 +1,410 @@
+"""Where the time of the first call in a process goes: each measurement in a fresh process of its own.
+
+    python benchmarks/cold.py --model prn18-fast-ls --data images.npz --out benchmarks/results/cold-prn18-fast-ls.json
+    python benchmarks/cold.py --model small-plain -n 16 --steps 3 --device cpu --out cold.json            # a try
+
+The functions of the package are wrapped from outside; a device is synchronised before and after each of them. The time
+of a phase does not contain that of phases within it. Jobs, all unless `--only` names some:
+
+    plain       the attack as it is, twice in a process; the same in another process, and in one that computes gradients
+                in the thread of the caller, so that libraries are not set up for a second thread
+    phases      the same attack and SparseAnneal, phase by phase, with every recording and every eager step
+    profile     the longest entries of torch.profiler, on the host and on the device, of a first and of a second call
+    passes      the model alone: a size of a batch for the first time and again; strict float32 in both layouts
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BEGUN = time.time()
+JOBS = (
+    "plain",
+    "plain again",
+    "plain one-thread",
+    "phases spgd",
+    "phases anneal",
+    "profile spgd",
+    "profile anneal",
+    "passes",
+)
+SHOWN, PROFILED = 12, 100  # entries of a profile, and steps of sPGD for it
+SIZES = (1000, 992, 768)  # of batches in half precision
+STRICT = (32, 64, 256, 1000)  # and in float32
+# Kernels by their names; the first that fits.
+KERNELS = {
+    "normalisation and activation": r"^_forward$|^_backward$",
+    "float32 convolutions": r"f32f32|sgemm|scudnn|winograd|simt|fft",
+    "half-precision convolutions": r"cutlass|xmma|cudnn|conv|gemm|nhwc|nchw|sm90|sm80",
+    "random numbers and the k largest": r"^_uniform$|^_top_k$",
+    "copies": r"[Mm]emcpy|[Mm]emset|copy",
+    "other": r"",
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="of the zoo")
+    parser.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; left out: bundled images")
+    parser.add_argument("--data-name", help="of the images, for the record")
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--anneal-steps", type=int, default=131)
+    parser.add_argument("--device", help="left out: the GPU, if there is one")
+    parser.add_argument("--commit", help="of this repository; default: from git")
+    parser.add_argument("--only", nargs="+", choices=sorted({job.split()[0] for job in JOBS}))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)  # in the processes that it starts
+    parser.add_argument("--begun", type=float, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+class Clock:
+    """Seconds and calls of each phase, without those of the phases within it; some also in their order, with sizes."""
+
+    def __init__(self) -> None:
+        self.wait: Callable[[], None] = lambda: None
+        self.clear()
+
+    def clear(self) -> None:
+        self.phases: dict[str, list[float]] = {}
+        self.events: list[list[Any]] = []  # what, size, calls, seconds of the first, seconds in all
+        self.within, self.size = [0.0], 0
+
+    @contextmanager
+    def phase(self, name: str, size: int | None = None) -> Iterator[None]:
+        """`size`: of a batch, for phases that are listed one by one."""
+        self.wait()
+        start = time.perf_counter()
+        self.within.append(0.0)
+        try:
+            yield
+        finally:
+            self.wait()
+            seconds = time.perf_counter() - start
+            inner = self.within.pop()
+            self.within[-1] += seconds
+            total = self.phases.setdefault(name, [0.0, 0])
+            total[0] += seconds - inner
+            total[1] += 1
+            if size is not None:
+                self._note(name, size, seconds - inner)
+
+    def _note(self, name: str, size: int, seconds: float) -> None:
+        """Calls like the one before are counted together; those that take no time are left out."""
+        if self.events and self.events[-1][:2] == [name, size]:
+            self.events[-1][2] += 1
+            self.events[-1][4] = round(self.events[-1][4] + seconds, 4)
+        elif seconds > 5e-4:
+            self.events.append([name, size, 1, round(seconds, 4), round(seconds, 4)])
+
+    def found(self) -> dict[str, Any]:
+        phases = {name: [round(seconds, 4), int(calls)] for name, (seconds, calls) in self.phases.items()}
+        return {"phases": dict(sorted(phases.items(), key=lambda one: -one[1][0])), "events": self.events}
+
+
+def wrapped(clock: Clock, owner: Any, name: str, label: str, size: Callable[..., int] | None = None) -> None:
+    """The function with its time on the clock; `size`: of the batch, from its arguments."""
+    function = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with clock.phase(label, size(*args) if size else None):
+            return function(*args, **kwargs)
+
+    setattr(owner, name, timed)
+
+
+def watch(clock: Clock, loads: dict[str, float]) -> None:
+    """Wrap what a call consists of."""
+    from sparsepgd import kernels
+    from sparsepgd.problem import engine, oracle
+    from sparsepgd.problem.rows import tensors
+    from sparsepgd.search import attack, graphs, stepwise, table
+
+    def rows(stepper: Any, now: Any, steps: int) -> int:
+        clock.size = len(next(tensors(now)))
+        return clock.size
+
+    wrapped(clock, oracle.Oracle, "answers", "float32: forward passes", lambda self, x, size: len(x))
+    wrapped(clock, oracle.Oracle, "confirmed", "float32: confirmations, besides the model")
+    wrapped(clock, attack, "verify", "float32: verification, besides the model")
+    wrapped(clock, engine, "lean", "lean copy: made")
+    wrapped(clock, engine.Running, "_agrees", "lean copy: compared")
+    wrapped(clock, stepwise.Stepwise, "_usable", "trial of fp16")
+    wrapped(clock, graphs.Stepper, "_eager", "steps: eager", rows)
+    wrapped(clock, graphs, "record", "steps: recording", lambda *_: clock.size)
+    wrapped(clock, graphs.Stepper, "__call__", "steps: replayed", rows)
+    for name in ("fill", "look", "settle"):
+        wrapped(clock, table.Table, name, f"table: {name}")
+
+    load, loading = kernels._load, kernels.loading
+
+    def timed_load(device: Any) -> Any:
+        loads.update(triton_loads())
+        start = time.perf_counter()
+        found = load(device)
+        loads["kernels"] = round(time.perf_counter() - start, 4)
+        return found
+
+    class Waited:
+        def __init__(self, device: Any) -> None:
+            self.future = loading(device)
+
+        def result(self) -> Any:
+            if self.future.done():
+                return self.future.result()
+            with clock.phase("waiting for the kernels"):
+                return self.future.result()
+
+    kernels._load = timed_load
+    kernels.loading = Waited  # type: ignore[assignment]
+
+
+def triton_loads() -> dict[str, float]:
+    """In the thread that loads the kernels: what Triton needs before it can load any."""
+    start = time.perf_counter()
+    try:
+        import triton
+    except ImportError:
+        return {}
+    seconds = {"import triton": time.perf_counter() - start}
+    places = (getattr(triton.runtime, "cache", None), getattr(triton.compiler, "compiler", None))
+    key = next((place.triton_key for place in places if hasattr(place, "triton_key")), None)
+    if key is not None:
+        start = time.perf_counter()
+        key()
+        seconds["hash of Triton's compiler"] = time.perf_counter() - start
+    return {name: round(value, 4) for name, value in seconds.items()}
+
+
+class Bench:
+    """Model and images on the device; how long that took stands in `start`."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        clock = Clock()
+        with clock.phase("import torch"):
+            import torch
+        with clock.phase("import sparsepgd"):
+            import sparsepgd as sp
+        self.args, self.torch, self.sp = args, torch, sp
+        self.device = args.device or device()
+        with clock.phase("context"):
+            torch.zeros(1, device=self.device)
+            self.wait()
+        with clock.phase("model and images"):
+            self.model = sp.zoo.load(args.model).to(self.device).eval()
+            x, y = images(args)
+            self.x, self.y = x.to(self.device), y.to(self.device)
+            self.wait()
+        taken = {name: seconds for name, (seconds, _) in clock.found()["phases"].items()}
+        self.start = {"process": round(BEGUN - args.begun, 4), **taken}
+
+    def wait(self) -> None:
+        if self.device.startswith("cuda"):
+            self.torch.cuda.synchronize()
+
+    def attack(self, name: str) -> Any:
+        budget = self.sp.Budget(k=self.args.k)
+        if name == "anneal":
+            return self.sp.SparseAnneal(budget, self.args.anneal_steps)
+        return self.sp.SparsePGD(budget, self.args.steps, "projected")
+
+    def once(self, name: str, seed: int = 0) -> dict[str, Any]:
+        from sparsepgd.problem.engine import metered
+
+        start = time.perf_counter()
+        with metered() as meter:
+            result = self.attack(name)(self.model, self.x, self.y, seed=seed)
+        self.wait()
+        seconds = time.perf_counter() - start
+        steps = int(result.forwards.sum())
+        us = 1e6 * seconds / max(steps, 1)
+        known = {"robust": int(result.robust.sum()), "image steps": steps, "us": round(us, 2), "meter": vars(meter)}
+        return {"seconds": round(seconds, 4), **known}
+
+
+def device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def images(args: argparse.Namespace) -> tuple[Any, Any]:
+    import numpy as np
+    import torch
+
+    from sparsepgd import zoo
+
+    if args.data is None:
+        return zoo.bundled_images(args.n)
+    with np.load(args.data) as file:
+        part = "_test" if "x_test" in file else ""
+        x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).float() / 255
+        return x, torch.from_numpy(file[f"y{part}"][: args.n]).long()
+
+
+def plain(bench: Bench, variant: str) -> dict[str, Any]:
+    """Nothing is wrapped."""
+    bench.torch.autograd.set_multithreading_enabled(variant != "one-thread")
+    return {"first": bench.once("spgd"), "second": bench.once("spgd")}
+
+
+def phases(bench: Bench, name: str) -> dict[str, Any]:
+    clock, loads = Clock(), dict[str, float]()
+    clock.wait = bench.wait
+    watch(clock, loads)
+    found: dict[str, Any] = {}
+    for call, seed in (("first", 0), ("second", 0), ("another seed", 1)):
+        clock.clear()
+        once = bench.once(name, seed)
+        rest = once["seconds"] - sum(seconds for seconds, _ in clock.phases.values())
+        found[call] = {**once, **clock.found(), "rest": round(rest, 4)}
+    return {**found, "loads beside it": loads}
+
+
+def profile(bench: Bench, name: str) -> dict[str, Any]:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    bench.args.steps = min(bench.args.steps, PROFILED)
+    gpu = bench.device.startswith("cuda")
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+    found = {}
+    for call in ("first", "second"):
+        with profiled(activities=kinds) as tool:
+            once = bench.once(name)
+        entries = tool.key_averages()
+        on_host = sorted(entries, key=lambda one: -one.self_cpu_time_total)[:SHOWN]
+        found[call] = {**once, "host": [(short(one.key), one.count, ms(one.self_cpu_time_total)) for one in on_host]}
+        if gpu:
+            on_device = [one for one in entries if str(one.device_type).endswith("CUDA")]
+            longest = sorted(on_device, key=lambda one: -one.self_device_time_total)[:SHOWN]
+            found[call]["device"] = [(short(one.key), one.count, ms(one.self_device_time_total)) for one in longest]
+            found[call]["kernels"] = grouped(on_device)
+    return found
+
+
+def grouped(entries: Any) -> dict[str, tuple[int, float]]:
+    """Launches and milliseconds of each group of kernels."""
+    groups = dict.fromkeys(KERNELS, (0, 0.0))
+    for one in entries:
+        name = next(name for name, pattern in KERNELS.items() if re.search(pattern, one.key))
+        launches, spent = groups[name]
+        groups[name] = launches + one.count, round(spent + one.self_device_time_total / 1e3, 2)
+    return groups
+
+
+def short(name: str) -> str:
+    return name if len(name) <= 90 else f"{name[:60]}...{name[-27:]}"
+
+
+def ms(us: float) -> float:
+    return round(us / 1e3, 2)
+
+
+def passes(bench: Bench) -> dict[str, Any]:
+    """Seconds of a forward and backward pass in half precision, and of a forward pass in strict float32, for a new size
+    and at best of the next five."""
+    from sparsepgd.problem.engine import Engine
+    from sparsepgd.problem.oracle import Oracle, borrowed
+    from sparsepgd.problem.precision import full_precision
+
+    torch = bench.torch
+    device, x, y = bench.x.device, bench.x, bench.y
+    found: list[tuple[str, int, float, float]] = []
+
+    def timed(what: str, size: int, work: Callable[[], Any]) -> None:
+        taken = []
+        for _ in range(6):
+            bench.wait()
+            start = time.perf_counter()
+            work()
+            bench.wait()
+            taken.append(time.perf_counter() - start)
+        found.append((what, size, round(taken[0], 5), round(min(taken[1:]), 5)))
+
+    half = "fp16" if device.type == "cuda" else "bf16"
+    sizes, strict = ([min(one, len(x)) for one in sorted(set(some), reverse=True)] for some in (SIZES, STRICT))
+    with borrowed(bench.model, device):
+        for name, layout in (("contiguous", torch.contiguous_format), ("channels last", torch.channels_last)):
+            for module in bench.model.modules():
+                for kernel in module.parameters(recurse=False):
+                    if kernel.dim() == 4:
+                        kernel.data = kernel.data.contiguous(memory_format=layout)
+            with torch.no_grad(), full_precision():
+                for size in dict.fromkeys(strict):
+                    part = x[:size].contiguous(memory_format=layout)
+                    timed(f"strict float32, {name}", size, lambda: bench.model(part))  # noqa: B023
+        for benchmark in (False, True):
+            with Engine(half, graphs=False).running(bench.model, device) as run:  # type: ignore[arg-type]
+                asked = Oracle(run, device=device, scale=run.engine.scale)
+                torch.backends.cudnn.benchmark = benchmark
+                how = f"{half} with gradient" + benchmark * ", cudnn.benchmark"
+                for size in dict.fromkeys(sizes[:1] if benchmark else sizes):
+                    timed(how, size, lambda: asked.evaluate(x[:size], y[:size], y[:size], True))  # noqa: B023
+    return {"passes": found}
+
+
+def measured(args: argparse.Namespace) -> None:
+    """One job, in this process."""
+    bench = Bench(args)
+    kind, _, name = args.job.partition(" ")
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {
+        "plain": lambda: plain(bench, name),
+        "phases": lambda: phases(bench, name),
+        "profile": lambda: profile(bench, name),
+        "passes": lambda: passes(bench),
+    }
+    found = {"start": bench.start, **jobs[kind]()}
+    args.out.write_text(json.dumps(found))
+
+
+def shown(job: str, found: dict[str, Any]) -> None:
+    print(f"\n== {job}: start {found.pop('start')}")
+    for name, one in found.items():
+        if name == "passes":
+            print("  what, size, first and best seconds")
+            print(*(f"    {row}" for row in one), sep="\n")
+            continue
+        parts = {key: one.pop(key) for key in ("phases", "events", "host", "device", "kernels") if key in one}
+        print(f"  {name}: {one}")
+        for key, value in parts.items():
+            print(f"    {key}")
+            rows = value.items() if isinstance(value, dict) else value
+            print(*(f"      {row}" for row in rows), sep="\n")
+
+
+def main() -> None:
+    args = arguments()
+    if args.job:
+        measured(args)
+        return
+    jobs = [job for job in JOBS if not args.only or job.split()[0] in args.only]
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for job in jobs:
+            file = Path(folder) / "found.json"
+            words = [sys.executable, __file__, *sys.argv[1:], "--job", job, "--out", str(file)]
+            done = subprocess.run([*words, "--begun", str(time.time())], check=False)
+            if done.returncode == 0:
+                found[job] = json.loads(file.read_text())
+                shown(job, json.loads(file.read_text()))
+    from provenance import head
+
+    args.device = args.device or device()
+    x, y = images(args)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({**head(args, x, y), "model": args.model, "jobs": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest, and
+changes clipped to the box of their images.
+
+Each is compiled once for a kind of numbers: what differs from call to call is an argument, not a constant of the code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+from torch import Tensor
+
+from sparsepgd.kernels import SPLITMIX
+
+CODES = {"none": 0, "relu": 1, "softplus": 2, "silu": 3}
+ROWS, CHANNELS = 32, 64  # of a block
+BLOCK = 1024  # random numbers, or entries of images
+MOST = 16384  # numbers of which `top_k` finds the largest: one block holds them all
+
+
+def load(device: torch.device) -> None:
+    """Have the kernels ready, as far as one can know them: for fp16, images of 32x32 and a seed of 32 bits."""
+    half, single, whole = torch.float16, torch.float32, torch.int64
+    with torch.cuda.device(device):
+        _forward.warmup(half, single, single, half, 16, 16, 0, ROWS, CHANNELS, grid=(1, 1))
+        _backward.warmup(half, half, single, single, half, 16, 16, 0, ROWS, CHANNELS, grid=(1, 1))
+        _uniform.warmup(whole, whole, whole, single, 0, 1, 0, 16, False, *SPLITMIX, BLOCK, grid=(1, 1))
+        _top_k.warmup(single, single, whole, single, 16, False, 1024, grid=(1,), num_warps=_warps(1024))
+        _clip.warmup(single, single, single, single, single, 16, BLOCK, grid=(1,))
+
+
+# BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
+
+
+@triton.jit(do_not_specialize=["rows", "code"])  # type: ignore[untyped-decorator]
+def _forward(X, S, B, Y, rows, channels, code, R: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    r = (tl.program_id(0).to(tl.int64) * R + tl.arange(0, R))[:, None]
+    c = (tl.program_id(1) * C + tl.arange(0, C))[None, :]
+    here = (r < rows) & (c < channels)
+    scale, shift = tl.load(S + c, mask=c < channels), tl.load(B + c, mask=c < channels)
+    u = tl.load(X + r * channels + c, mask=here).to(tl.float32) * scale + shift
+    if code == 1:
+        u = tl.maximum(u, 0.0)
+    if code == 2:
+        u = tl.where(u > 20.0, u, tl.log(1.0 + tl.exp(tl.minimum(u, 20.0))))
+    if code == 3:
+        u = u * tl.sigmoid(u)
+    tl.store(Y + r * channels + c, u.to(Y.dtype.element_ty), mask=here)
+
+
+@triton.jit(do_not_specialize=["rows", "code"])  # type: ignore[untyped-decorator]
+def _backward(G, X, S, B, D, rows, channels, code, R: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    r = (tl.program_id(0).to(tl.int64) * R + tl.arange(0, R))[:, None]
+    c = (tl.program_id(1) * C + tl.arange(0, C))[None, :]
+    here = (r < rows) & (c < channels)
+    scale, shift = tl.load(S + c, mask=c < channels), tl.load(B + c, mask=c < channels)
+    u = tl.load(X + r * channels + c, mask=here).to(tl.float32) * scale + shift
+    d = tl.load(G + r * channels + c, mask=here).to(tl.float32) * scale
+    if code == 1:
+        d = tl.where(u > 0.0, d, 0.0)
+    if code == 2:
+        d = d * tl.sigmoid(u)
+    if code == 3:
+        d = d * tl.sigmoid(u) * (1.0 + u * (1.0 - tl.sigmoid(u)))
+    tl.store(D + r * channels + c, d.to(D.dtype.element_ty), mask=here)
+
+
+class Fused(torch.autograd.Function):
+    """activation(x * factor + addend) of x (B, C, H, W) with channels last; only x has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, addend: Tensor, name: str) -> Tensor:
+        out = torch.empty_like(x)
+        ctx.save_for_backward(x, factor, addend)
+        ctx.name = name
+        _forward[_grid(x)](x, factor, addend, out, *_sizes(x), CODES[name], ROWS, CHANNELS)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        x, factor, addend = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        out = torch.empty_like(x)
+        _backward[_grid(x)](gradient, x, factor, addend, out, *_sizes(x), CODES[ctx.name], ROWS, CHANNELS)
+        return out, None, None, None
+
+
+def _sizes(x: Tensor) -> tuple[int, int]:
+    return x.numel() // max(x.shape[1], 1), x.shape[1]
+
+
+def _grid(x: Tensor) -> tuple[int, int]:
+    rows, channels = _sizes(x)
+    return triton.cdiv(rows, ROWS), triton.cdiv(channels, CHANNELS)
+
+
+# Random numbers
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mixed(z, FIRST: tl.constexpr, SECOND: tl.constexpr):  # type: ignore[no-untyped-def]
+    z = (z ^ (z.to(tl.uint64, bitcast=True) >> 30).to(tl.int64, bitcast=True)) * FIRST
+    z = (z ^ (z.to(tl.uint64, bitcast=True) >> 27).to(tl.int64, bitcast=True)) * SECOND
+    return z ^ (z.to(tl.uint64, bitcast=True) >> 31).to(tl.int64, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["seed", "stream", "left", "n"])  # type: ignore[untyped-decorator]
+def _uniform(  # type: ignore[no-untyped-def]
+    SEED, INDEX, STEP, OUT, seed, stream, left, n,
+    SEED_AT: tl.constexpr, GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    key = tl.load(SEED) if SEED_AT else seed.to(tl.int64)
+    key = _mixed(key + (stream.to(tl.int64) + 1) * GOLDEN, FIRST, SECOND)
+    key = _mixed(key + (tl.load(INDEX + row) + 1) * GOLDEN, FIRST, SECOND)
+    key = _mixed(key + (tl.load(STEP + row) + 1) * GOLDEN, FIRST, SECOND)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    z = _mixed(key + (j.to(tl.int64) + 1) * GOLDEN, FIRST, SECOND) << left.to(tl.int64)
+    top = (z.to(tl.uint64, bitcast=True) >> 41).to(tl.int64, bitcast=True)
+    tl.store(OUT + row.to(tl.int64) * n + j, (top.to(tl.float32) + 0.5) * (2.0**-23), mask=j < n)
+
+
+def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: int, count: int) -> Tensor:
+    """(B, count): the random numbers of search/noise.py, bit for bit; `left`: their bits are shifted so far first."""
+    out = torch.empty(len(index), count, device=index.device)
+    at_seed = isinstance(seed, Tensor)
+    if out.numel():
+        _uniform[(len(index), triton.cdiv(count, BLOCK))](
+            seed if at_seed else index, index.contiguous(), step.contiguous(), out, 0 if at_seed else seed, stream,
+            left, count, at_seed, *SPLITMIX, BLOCK,
+        )  # fmt: skip
+    return out
+
+
+# The k largest
+
+
+@triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
+def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bits of numbers that are not negative rank as the numbers do. The bits of the last one that is chosen are
+    found one by one, the highest first; those that equal it are chosen in their order until there are enough."""
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    bits = tl.load(SCORE + row * n + place, mask=place < n, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    if MASKED:
+        bits = tl.where(tl.load(USABLE + row * n + place, mask=place < n, other=0) != 0, bits, -1)
+    bits = tl.where(place < n, bits, -2)
+    count = tl.load(COUNT + row).to(tl.int32)
+    last = 0
+    for i in range(31):
+        higher = last | (1 << (30 - i))
+        last = tl.where(tl.sum((bits >= higher).to(tl.int32)) >= count, higher, last)
+    last = tl.where(tl.sum((bits >= 0).to(tl.int32)) >= count, last, -1)
+    above, equal = bits > last, bits == last
+    enough = tl.cumsum(equal.to(tl.int32), 0) <= count - tl.sum(above.to(tl.int32))
+    tl.store(OUT + row * n + place, (above | (equal & enough)).to(tl.float32), mask=place < n)
+
+
+def top_k(score: Tensor, usable: Tensor | None, count: Tensor) -> Tensor:
+    """(B, n) float32: 1 on the `count` (B,) largest sizes of score (B, n) float32, n <= MOST, where `usable` (B, n) is
+    true; 0 elsewhere. Among equals the first wins, as in Threat.top_k."""
+    out, n = torch.empty_like(score), score.shape[1]
+    block = triton.next_power_of_2(n)
+    if out.numel():
+        where = score if usable is None else usable.contiguous().view(torch.uint8)
+        masked = usable is not None
+        _top_k[(len(score),)](score, where, count.contiguous(), out, n, masked, block, num_warps=_warps(block))
+    return out
+
+
+def _warps(block: int) -> int:
+    return 4 if block <= 1024 else 8
+
+
+# Changes within the box
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clip(P, X, LOW, HIGH, OUT, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x, p = tl.load(X + i, mask=i < n), tl.load(P + i, mask=i < n)
+    low, high = tl.load(LOW + i, mask=i < n), tl.load(HIGH + i, mask=i < n)
+    p = tl.maximum(p, low - x, propagate_nan=tl.PropagateNan.ALL)
+    p = tl.minimum(p, high - x, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(OUT + i, p, mask=i < n)
+
+
+def clip(p: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """p.clamp(low - x, high - x) of tensors with one shape, float32 and contiguous."""
+    out = torch.empty_like(p)
+    if out.numel():
+        _clip[(triton.cdiv(out.numel(), BLOCK),)](p, x, low, high, out, out.numel(), BLOCK)
+    return out

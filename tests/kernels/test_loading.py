@@ -1,0 +1,71 @@
+"""When the kernels are loaded, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+import torch
+
+import sparsepgd as sp
+from sparsepgd import kernels
+from support.models import SmallConvNet, images, labelled
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded() -> Iterator[None]:
+    kernels.loading.cache_clear()
+    yield
+    kernels.loading.cache_clear()
+
+
+def test_loading_begins_beside_other_work_and_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[torch.device] = []
+    may_end = Event()
+
+    def load(device: torch.device) -> str:
+        loads.append(device)
+        assert may_end.wait(60)
+        return "the kernels"
+
+    monkeypatch.setattr(kernels, "_load", load)
+    kernels.begin_loading(GPU)  # does not wait
+    may_end.set()
+    assert kernels.kernels(GPU) == kernels.kernels(GPU) == "the kernels"
+    assert loads == [GPU]
+
+
+def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+    monkeypatch.setattr("sparsepgd.search.contract.begin_loading", lambda device: events.append(device))
+
+    class Told(SmallConvNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            events.append("the model")
+            return super().forward(x)
+
+    model, x = Told(), images(2)
+    y = labelled(model, x)
+    events.clear()
+    sp.SparsePGD(sp.Budget(k=1), 1)(model, x, y)
+    assert events[:2] == [torch.device("cpu"), "the model"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there they can be loaded")
+def test_where_they_cannot_be_loaded_there_are_none() -> None:
+    assert kernels.kernels(GPU) is None
+
+
+def test_without_a_gpu_triton_is_not_imported() -> None:
+    program = (
+        "import sys, torch, sparsepgd as sp; x, y = sp.zoo.bundled_images(2); "
+        "sp.SparseAnneal(sp.Budget(k=1), 2)(sp.zoo.load('small-plain'), x, y); "
+        "assert not {'triton', 'sparsepgd.kernels.compiled'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

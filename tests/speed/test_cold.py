@@ -1,0 +1,26 @@
+"""benchmarks/cold.py still finds what it wraps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_phases_of_a_call_are_found(tmp_path: Path) -> None:
+    """In a process of its own, because it replaces functions of the package."""
+    file = tmp_path / "found.json"
+    options = {"model": "small-plain", "k": 2, "anneal-steps": 4, "device": "cpu", "begun": 0, "job": "phases anneal"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    script = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), "-n", "4", *words, "--out", str(file)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    for call in ("first", "second", "another seed"):
+        phases = found[call]["phases"]
+        assert phases["steps: eager"][1] == found[call]["meter"]["steps"]
+        assert phases["float32: forward passes"][1] >= 2  # clean and final images
+        assert {"table: fill", "table: look", "float32: verification, besides the model"} <= phases.keys()
