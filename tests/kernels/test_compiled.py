@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.scripts import without_gpu
 
 NORMALISATION = """
@@ -103,6 +105,22 @@ for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
 print("equal")
 """
 
+CHECKED = """
+import torch
+from sparsepgd.kernels import compiled
+compiled.check(torch.device("cpu"))
+for name in ("top_k", "clip", "uniform"):
+    right = getattr(compiled, name)
+    setattr(compiled, name, lambda *args, right=right: right(*args) + 1)
+    try:
+        compiled.check(torch.device("cpu"))
+    except ArithmeticError as error:
+        print(error)
+    setattr(compiled, name, right)
+compiled.CODES["silu"] = 1
+compiled.check(torch.device("cpu"))
+"""
+
 
 def test_batch_normalisation_and_activation_with_their_gradients() -> None:
     assert without_gpu(NORMALISATION) == "equal\n"
@@ -118,3 +136,10 @@ def test_the_k_largest_and_the_first_of_equal_ones() -> None:
 
 def test_changes_within_the_box_to_the_bit() -> None:
     assert without_gpu(CLIPPED) == "equal\n"
+
+
+def test_kernels_that_compute_something_else_are_refused_when_they_are_loaded() -> None:
+    told = without_gpu(CHECKED.replace('compiled.CODES["silu"] = 1\ncompiled.check(torch.device("cpu"))\n', ""))
+    assert [line.split()[3] for line in told.splitlines()] == ["top_k", "clip", "uniform"]
+    with pytest.raises(AssertionError, match="the kernel of silu does not compute what torch computes"):
+        without_gpu(CHECKED)

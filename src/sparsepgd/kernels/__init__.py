@@ -41,6 +41,6 @@ def _load(device: torch.device) -> Any:
         from sparsepgd.kernels import compiled
 
         compiled.load(device)
-    except Exception:  # there is no Triton, or it cannot compile here, for example without a C compiler
+    except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
     return compiled

@@ -6,16 +6,22 @@ Each is compiled once for a kind of numbers: what differs from call to call is a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparsepgd.kernels import SPLITMIX
 
-CODES = {"none": 0, "relu": 1, "softplus": 2, "silu": 3}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda u: u, "relu": torch.relu, "softplus": F.softplus, "silu": F.silu
+}  # fmt: skip
+CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
+FIRST_NUMBERS = (0.7782281041145325, 0.6801370978355408, 0.8083280920982361)  # of seed 0, stream 1, image 0, step 0
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # random numbers, or entries of images
 MOST = 16384  # numbers of which `top_k` finds the largest: one block holds them all
@@ -30,6 +36,38 @@ def load(device: torch.device) -> None:
         _uniform.warmup(whole, whole, whole, single, 0, 1, 0, 16, False, *SPLITMIX, BLOCK, grid=(1, 1))
         _top_k.warmup(single, single, whole, single, 16, False, 1024, grid=(1,), num_warps=_warps(1024))
         _clip.warmup(single, single, single, single, single, 16, BLOCK, grid=(1,))
+        check(device)
+
+
+def check(device: torch.device) -> None:
+    """A kernel that does not compute what torch computes is an error: it may be compiled wrongly for a new device."""
+    x = torch.linspace(-3, 3, 2 * 64 * 16, device=device).view(2, 64, 4, 4)
+    half = x.half().contiguous(memory_format=torch.channels_last).requires_grad_()
+    factor, addend = torch.linspace(0.5, 2, 64, device=device), torch.linspace(-1, 1, 64, device=device)
+    for name, activation in ACTIVATIONS.items():
+        whole = half.detach().float().requires_grad_()
+        wanted = activation(whole * factor.view(-1, 1, 1) + addend.view(-1, 1, 1))
+        given = Fused.apply(half, factor, addend, name)
+        pairs = [
+            (given, wanted),
+            (torch.autograd.grad(given.sum(), half)[0], torch.autograd.grad(wanted.sum(), whole)[0]),
+        ]
+        _demand(all(torch.allclose(a.float(), b, rtol=5e-3, atol=5e-3) for a, b in pairs), name)
+    score = x.flatten(1)[:, torch.randperm(1024, generator=torch.Generator().manual_seed(0)).to(device)].abs() + 1e-3
+    count = torch.tensor([1, 800], device=device)
+    ranks = score.argsort(1, descending=True).argsort(1)
+    _demand(torch.equal(top_k(score, None, count), (ranks < count[:, None]).float()), "top_k")
+    low, high = torch.zeros_like(score), torch.ones_like(score)
+    _demand(
+        torch.equal(clip(3 * score - 2, score, low, high), (3 * score - 2).clamp(low - score, high - score)), "clip"
+    )
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    _demand(torch.equal(uniform(0, 1, zero, zero, 0, 3).cpu(), torch.tensor([FIRST_NUMBERS])), "uniform")
+
+
+def _demand(holds: bool, name: str) -> None:
+    if not holds:
+        raise ArithmeticError(f"the kernel of {name} does not compute what torch computes")
 
 
 # BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
