@@ -130,8 +130,8 @@ def names(folder: Traversable | None = None) -> list[str]:
 
 
 def bundled_names() -> list[str]:
-    """The small models inside the package, which are there after every installation."""
-    return package().names()
+    """The small models inside the package, which are there after every installation, the least robust first."""
+    return sorted(package().names(), key=lambda name: min((one.robust_accuracy for one in card(name).robust), default=1))
 
 
 def known(name: str) -> bool:
