@@ -143,7 +143,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 3
+        return 4
 
     @property
     def keeps(self) -> Keeps:

@@ -16,9 +16,9 @@ from support.models import images
 BUDGET = sp.Budget(k=20)
 
 
-def setting(budget: sp.Budget, count: int = 6) -> tuple[Images, Change]:
+def setting(budget: sp.Budget, count: int = 6, x: Tensor | None = None) -> tuple[Images, Change]:
     """Clean images, as the loop hands them over, and no change yet."""
-    x = images(count)
+    x = images(count) if x is None else x
     threat = budget.resolve((3, 12, 12))
     allowed, usable = threat.masks(count) or (None, None)
     y, (low, high) = torch.arange(count), threat.box(x, allowed, quantize=False)
@@ -56,6 +56,20 @@ def test_a_square_has_one_colour_as_far_as_the_box_allows() -> None:
         assert mask.sum() in (1, 2, 4)  # cut at the border
         for channel, open_ in zip(inside, free, strict=True):
             assert len(set(channel[open_].tolist())) <= 1
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_a_new_colour_changes_black_and_white_points_too(level: float) -> None:
+    here, kept = setting(BUDGET, 100, torch.full((100, 3, 12, 12), level))
+    new = after(BUDGET, here, kept, 0, 1)
+    assert bool((new.value != 0).flatten(1).any(1).all())
+
+
+def test_colours_where_both_ends_are_far_have_both_signs() -> None:
+    here, kept = setting(BUDGET, 100, torch.full((100, 3, 12, 12), 0.4))
+    new = after(BUDGET, here, kept, 0, 1)
+    darker = (new.value < 0).flatten(1).sum(1)  # of three channels
+    assert all(int((darker == count).sum()) > 3 for count in range(4))
 
 
 def test_single_points_often_come_beside_changed_ones() -> None:

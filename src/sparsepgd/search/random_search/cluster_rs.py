@@ -46,6 +46,10 @@ class ClusterRS(RandomSearch[Change]):
             raise UnsupportedError(f"coarse={self.coarse}; expected a share of the queries, 0 <= coarse <= 1")
 
     @property
+    def revision(self) -> int:
+        return 2
+
+    @property
     def largest(self) -> int:
         """The side of the first squares: a quarter of the budget at most."""
         return max(math.isqrt(self.budget.k // 4), 1)

@@ -66,6 +66,7 @@ def varied(
 
     shown = _at(kept.value, old)
     fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
+    fresh = _with_room(fresh, _at(images.low - images.x, new), _at(images.high - images.x, new))
     beside = _at(around(kept.value) / around(kept.mask.float()).clamp(min=1e-3), new)
     copy = (coin[:, 3] < COPY) & single & (beside != 0).any(1)
     near = torch.where(tune[:, None], shown, beside)
@@ -82,6 +83,13 @@ def _fresh(strength: Tensor, eps: float, colour: Tensor, coin: Tensor) -> tuple[
     free = eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
     strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), free)
     return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0), wiggle - 0.5
+
+
+def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The colour (B, C), or its opposite where the box of its place, low to high (B, C), leaves that twice as much. A
+    change of a black or white point would otherwise often be none."""
+    kept, opposite = (each.clamp(low, high).abs().amax(1, keepdim=True) for each in (colour, -colour))
+    return torch.where(opposite > 2 * kept, -colour, colour)
 
 
 def _place(draw: Tensor, kept: Change, images: Images, single: Tensor) -> Tensor:
