@@ -16,7 +16,7 @@ from sparsepgd.search import SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.threat import Budget
 
 ROOT = Path(__file__).parent.parent
-MODELS = ("small-plain", "small-strades")
+MODELS = ("small-plain", "small-strades", "small-anneal")
 BUDGETS = (("pixel", 20, 200), ("row", 1, 100), ("patch:5", 1, 100))  # pattern, k, images
 
 
