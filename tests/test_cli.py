@@ -109,7 +109,8 @@ def test_several_models_and_attacks_get_sub_folders_and_are_read_the_second_time
     assert "sparse-rs, 8 queries" in first.stdout
     assert max(map(len, first.stdout.splitlines())) <= 80
     records = sorted(str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("run.json"))
-    assert records == [f"all/{model}/{attack}" for model in sorted(zoo.bundled_names()) for attack in ("saa", "sparse-rs")]
+    models, attacks = sorted(zoo.bundled_names()), ("saa", "sparse-rs")
+    assert records == [f"all/{model}/{attack}" for model in models for attack in attacks]
     refused = spgd(*words, "--k", "3", "--seed", "1", cwd=tmp_path)
     assert refused.returncode == 2
     assert "attack.budget.k was 20, is 3; seed was 0, is 1; choose another --out" in refused.stderr
