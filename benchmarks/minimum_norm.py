@@ -58,7 +58,7 @@ MEANT = {
     "within": "share of images not fooled within k",
     "optimality": "AttackBench (Cina et al., AAAI 2025, arXiv 2404.19460, equations 4 and 5), by the smallest size of "
     "each image that any attack of the table found; global: the mean over the models",
-    "seconds": "of one run, while as many others as there are processes share the device",
+    "seconds": "of one run, imports included, while as many as there are processes share the device",
 }
 
 
