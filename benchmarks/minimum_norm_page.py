@@ -14,7 +14,7 @@ from sparsepgd.tables import markdown
 
 MARKS = "<!-- results: written by benchmarks/minimum_norm.py page, do not edit -->\n", "<!-- end of results -->"
 OURS = "sparse-anneal"
-BETTER = {"median": "lower", "mean": "lower", "optimality": "higher"}
+BETTER = {"median": -1, "mean": -1, "optimality": 1}  # the sign of what is better
 
 
 def records() -> dict[str, Record]:
@@ -57,7 +57,7 @@ def table(record: Record, counts: str) -> str:
         mark = "" if counts in ATTACKS[name].counts else " *"
         optimality = "-" if means[name] is None else f"{100 * means[name]:.1f}"
         shown.append([name + mark, f"{sum(passes) / len(passes):.0f}", *cells, optimality])
-    return markdown(titles, shown)
+    return markdown(titles, shown) + "\n"
 
 
 def both(run: Record, counts: str) -> str:
@@ -70,30 +70,32 @@ def both(run: Record, counts: str) -> str:
 
 def findings(record: Record, counts: str) -> Iterator[str]:
     """Where SparseAnneal is not the best, in words."""
-    better = [words for model in record["models"] for words in rivals(model, counts)]
-    if not any(run["attack"] == OURS for model in record["models"] for run in model["runs"]):
+    if not any(run["attack"] == OURS and "error" not in run for model in record["models"] for run in model["runs"]):
         return
-    if not better:
-        yield f"In {counts}, no other attack has a lower median or mean, or a higher optimality, on any model.\n"
+    said = [
+        f"by {measure}, {', '.join(better)}"
+        for measure in BETTER
+        if (better := [words for model in record["models"] if (words := rival(model, counts, measure))])
+    ]
+    if said:
+        yield f"In {counts}, SparseAnneal is not the best on every model: {'; '.join(said)}.\n"
     else:
-        yield f"In {counts}, SparseAnneal is not the best everywhere: {'; '.join(better)}.\n"
+        yield f"In {counts}, no other attack has a lower median or mean, or a higher optimality, on any model.\n"
 
 
-def rivals(model: Record, counts: str) -> Iterator[str]:
-    """The attacks that are better on a model, by median, mean or optimality."""
-    found = {run["attack"]: run["numbers"][counts] for run in rows(model, counts) if "error" not in run}
-    ours = found.pop(OURS, None)
-    for name, theirs in found.items() if ours else ():
-        for measure, kind in BETTER.items():
-            one, other = (value(numbers[measure], kind) for numbers in (ours, theirs))
-            if other < one if kind == "lower" else other > one:
-                yield f"{name} has a {kind} {measure} on `{model['model']}` ({other:.3g} against {one:.3g})"
-
-
-def value(number: float | None, kind: str) -> float:
-    if number is None:
-        return math.inf if kind == "lower" else -math.inf
-    return number
+def rival(model: Record, counts: str, measure: str) -> str | None:
+    """The best attack on a model by median, mean or optimality, if it is better than SparseAnneal."""
+    sign = BETTER[measure]
+    found = {
+        run["attack"]: -math.inf if (one := run["numbers"][counts][measure]) is None else sign * one
+        for run in rows(model, counts)
+        if "error" not in run
+    }
+    best = max(found, key=lambda name: found[name])
+    if OURS not in found or found[best] == found[OURS]:
+        return None
+    values = (f"{sign * found[name]:.3g}" for name in (best, OURS))
+    return f"{best} on `{model['model']}` ({' against '.join(values)})"
 
 
 def failures(record: Record) -> list[str]:
