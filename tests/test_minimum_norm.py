@@ -8,6 +8,7 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -113,11 +114,13 @@ def measure(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
     """Runs the script on two models with attacks that are not run, and returns which would have been."""
     model, x, y = linear()
 
-    def measured(*words: str, fails: str = "") -> list[tuple[str, str, str]]:
+    def measured(*words: str, fails: str = "", until: Event | None = None) -> list[tuple[str, str, str]]:
         asked = []
 
         def work(job: tuple[str, str, str], args: argparse.Namespace) -> dict[str, Any]:
             asked.append(job)
+            if until is not None:
+                until.wait()
             if job[1] == fails:
                 return {"attack": job[1], "counts": job[2], "error": "no"}
             return run(job[1], job[2], [1, 2, 3, 4], [2, 3, 4, 5])
@@ -148,6 +151,17 @@ def test_a_record_is_resumed_and_only_what_is_missing_or_failed_is_run(measure: 
         assert [one["attack"] for one in model["runs"]] == ["adv-lib:fmn", "adv-lib:vfga"]
         assert all("error" not in one for one in model["runs"])
     assert record["command"].count(" && ") == 1
+
+
+def test_when_the_time_is_over_what_is_under_way_is_stopped_and_not_recorded(
+    measure: Any, script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = Event()
+    monkeypatch.setattr(script, "stopped", lambda pool: over.set())
+    measure("a", "--attacks", "adv-lib:fmn", "--seconds", "0", until=over)
+    assert over.is_set()
+    assert capsys.readouterr().out == "the time is over\n"
+    assert not (tmp_path / "minimum-norm-mine.json").exists()
 
 
 def test_a_record_of_other_passes_is_not_resumed(measure: Any) -> None:
