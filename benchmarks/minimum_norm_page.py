@@ -18,7 +18,8 @@ BETTER = {"median": -1, "mean": -1, "optimality": 1}  # the sign of what is bett
 
 
 def records() -> dict[str, Record]:
-    return read(RESULTS, "minimum-norm")
+    """Those of few passes first."""
+    return dict(sorted(read(RESULTS, "minimum-norm").items(), key=lambda item: item[1]["passes"]))
 
 
 def page(check: bool) -> int:
@@ -94,7 +95,7 @@ def rival(model: Record, counts: str, measure: str) -> str | None:
     best = max(found, key=lambda name: found[name])
     if OURS not in found or found[best] == found[OURS]:
         return None
-    values = (f"{sign * found[name]:.3g}" for name in (best, OURS))
+    values = (f"{sign * found[name]:.4g}" for name in (best, OURS))
     return f"{best} on `{model['model']}` ({' against '.join(values)})"
 
 
