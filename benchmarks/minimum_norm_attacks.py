@@ -5,17 +5,13 @@ rivals have besides steps is left as their packages set it, but for what is said
 """
 
 import importlib
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import torch
 from torch import Tensor, nn
-from torch.torch_version import TorchVersion
 
 import sparsepgd as sp
 from sparsepgd import baselines
@@ -24,30 +20,13 @@ from sparsepgd.problem.engine import Engine
 PIXELS, FEATURES = "pixels", "features"
 PATTERNS: dict[str, sp.Pattern] = {PIXELS: sp.Pixels(), FEATURES: sp.Features()}
 
-OUR_CHECKS = 2  # passes that our attacks spend on the clean images and on the verification of the result
+CHECKS = 2  # passes that our attacks spend on the clean images and on the verification of the result,
+CONFIRMED = 8  # and, SparseAnneal, on successes, each of which is confirmed by one more forward
 VFGA_SAMPLES = 10  # of each sign, as adv-lib has it
 BB_SEARCH = 10  # forwards towards the boundary, as foolbox has it
 BB_CHECKS = 2  # forwards: of the starting points, and of the images that are returned
 BB_SMALL = 1e-4  # changes up to this are none to foolbox's L0 Brendel-Bethge attack
 BB_REGION = 1e-3  # trust region, in units of the number of features: foolbox's, for one image
-
-# What the packages import at the top and none of these attacks uses: where it is missing, something stands in for it.
-UNUSED: dict[str, dict[str, Any]] = {
-    "adv_lib.attacks": {
-        "visdom": MagicMock(),
-        "tqdm": MagicMock(),
-        "torchvision": MagicMock(),
-        "distutils": MagicMock(),  # not in Python 3.12
-        "distutils.version": SimpleNamespace(LooseVersion=TorchVersion),  # asks for the version of torch
-    },
-    "foolbox": {
-        "git": MagicMock(),
-        "requests": MagicMock(),
-        "scipy": MagicMock(),
-        "scipy.ndimage": MagicMock(),
-        "scipy.ndimage.filters": MagicMock(),
-    },
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +46,24 @@ class Attack:
     run: Callable[[Task], Tensor]  # x_adv (B, C, H, W); where nothing was found, whatever the model gets right
     about: str  # for the record
     counts: tuple[str, ...] = (PIXELS, FEATURES)
-    slow: bool = False  # works on the host, image by image
 
 
-def ours(make: Callable[..., Any], task: Task) -> Tensor:
+def groups(x: Tensor, pattern: sp.Pattern) -> int:
+    """Of an image (B, C, H, W): its pixels, or its features."""
+    return math.prod(x.shape[1 if pattern.per_channel else 2 :])
+
+
+def ours(make: Callable[..., Any], task: Task, checks: int) -> Tensor:
     """Without compiled code or CUDA graphs: inside those, no wrapper of the model could count."""
-    _, channels, height, width = task.x.shape
-    groups = height * width * (channels if task.pattern.per_channel else 1)
-    attack = make(sp.Budget(groups, task.pattern), steps=task.passes - OUR_CHECKS, early_stop=False)
+    budget = sp.Budget(groups(task.x, task.pattern), task.pattern)
+    attack = make(budget, steps=task.passes - checks, early_stop=False)
     engine = Engine("fp32", compile=False, graphs=False)
     result: sp.Result = attack(task.model, task.x, task.y, seed=task.seed, batch_size=len(task.x), engine=engine)
     return result.x_adv
 
 
 def adv_lib(name: str, task: Task, **settings: Any) -> Tensor:
-    attack = getattr(imported("adv_lib.attacks"), name)
+    attack = getattr(importlib.import_module("adv_lib.attacks"), name)
     x_adv: Tensor = attack(model=task.model, inputs=task.x, labels=task.y, targeted=False, **settings)
     return x_adv
 
@@ -93,7 +75,7 @@ def vfga(task: Task) -> Tensor:
 
 
 def foolbox_fmn(task: Task) -> Tensor:
-    foolbox = imported("foolbox")
+    foolbox = importlib.import_module("foolbox")
 
     class L0FMN(foolbox.attacks.L0FMNAttack):
         def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
@@ -111,7 +93,7 @@ def brendel_bethge(task: Task) -> Tensor:
     put back where the image is still adversarial then.
     """
     steps = task.passes - (BB_SEARCH + BB_CHECKS) // 2
-    attack = imported("foolbox").attacks.L0BrendelBethgeAttack(
+    attack = importlib.import_module("foolbox").attacks.L0BrendelBethgeAttack(
         steps=steps, lr=BB_REGION / len(task.x), binary_search_steps=BB_SEARCH
     )
     x_adv = foolbox_run(attack, task, starting_points=task.x[others(task.y)])
@@ -133,39 +115,15 @@ def others(y: Tensor) -> Tensor:
 
 def foolbox_run(attack: Any, task: Task, **settings: Any) -> Tensor:
     """Not by calling it: that would ask the model once more."""
-    foolbox = imported("foolbox")
+    foolbox = importlib.import_module("foolbox")
     model = foolbox.PyTorchModel(task.model, bounds=(0, 1), device=task.x.device)
     x_adv: Tensor = attack.run(model, task.x, foolbox.criteria.Misclassification(task.y), **settings)
     return x_adv
 
 
-def imported(package: str) -> Any:
-    with standing_in(UNUSED[package]):
-        return importlib.import_module(package)
-
-
-@contextmanager
-def standing_in(modules: dict[str, Any]) -> Iterator[None]:
-    missing = [name for name in modules if not there(name)]
-    sys.modules.update({name: modules[name] for name in missing})
-    try:
-        yield
-    finally:
-        for name in missing:
-            del sys.modules[name]
-
-
-def there(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
-
-
 ATTACKS = {
-    "sparse-anneal": Attack(lambda task: ours(sp.SparseAnneal, task), "sparsepgd.SparseAnneal"),
-    "sigma-zero": Attack(lambda task: ours(baselines.SigmaZero, task), "sparsepgd.baselines.SigmaZero"),
+    "sparse-anneal": Attack(lambda task: ours(sp.SparseAnneal, task, CHECKS + CONFIRMED), "sparsepgd.SparseAnneal"),
+    "sigma-zero": Attack(lambda task: ours(baselines.SigmaZero, task, CHECKS), "sparsepgd.baselines.SigmaZero"),
     "adv-lib:sigma-zero": Attack(
         lambda task: adv_lib("sigma_zero", task, num_steps=task.passes), "adv_lib.attacks.sigma_zero", (FEATURES,)
     ),
@@ -186,6 +144,5 @@ ATTACKS = {
         "foolbox.attacks.L0BrendelBethgeAttack, from another image of the batch, trust region as for one image, "
         f"changes up to {BB_SMALL} put back",
         (FEATURES,),
-        slow=True,
     ),
 }

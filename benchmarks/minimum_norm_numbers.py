@@ -1,10 +1,8 @@
 """What follows from the sizes that minimum_norm.py measured: medians, curves, AttackBench's optimality."""
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from minimum_norm_attacks import ATTACKS, PATTERNS
@@ -13,7 +11,6 @@ Record = dict[str, Any]
 Sizes = Sequence[int | None]  # one an image; None: not fooled
 WITHIN = (1, 2, 3, 5, 10, 20, 50, 100, 200)
 CUT = WITHIN[-1]  # what a failure, or anything larger, counts for in a mean
-ALIKE = ("images", "data", "passes", "seed", "hardware", "torch", "commit")  # of records that are put together
 
 
 def numbers(sizes: Sizes, best: Sizes) -> Record:
@@ -82,27 +79,3 @@ def overall(record: Record, counts: str) -> dict[str, float | None]:
     full = {name: [one for one in each if one is not None] for name, each in found.items()}
     count = len(record["models"])
     return {name: statistics.mean(each) if len(each) == count else None for name, each in full.items()}
-
-
-def merged(files: Sequence[Path]) -> Record:
-    """Records of the same images and passes as one. A run that several have is taken from the last."""
-    record, *more = (json.loads(file.read_text()) for file in files)
-    for other in more:
-        if differ := [key for key in ALIKE if record[key] != other[key]]:
-            raise SystemExit(f"these records differ in {', '.join(differ)}: they are no one record")
-        record["command"] += f" && {other['command']}"
-        record["attacks"] |= other["attacks"]
-        record["packages"] |= other["packages"]
-        models = {model["sha256"]: model for model in record["models"]}
-        for model in other["models"]:
-            if model["sha256"] in models:
-                model["runs"] = together(models[model["sha256"]]["runs"], model["runs"])
-            models[model["sha256"]] = model
-        record["models"] = list(models.values())
-    return finish(record)
-
-
-def together(first: list[Record], second: list[Record]) -> list[Record]:
-    runs = {(run["attack"], run["counts"]): run for run in [*first, *second]}
-    order = list(ATTACKS)
-    return sorted(runs.values(), key=lambda run: order.index(run["attack"]))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from sparsepgd.zoo.registry import ARCHITECTURES
 from support.models import Linear
+from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,6 +32,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def numbers(script: Any) -> Any:
     return importlib.import_module("minimum_norm_numbers")
+
+
+@pytest.fixture
+def page(script: Any) -> Any:
+    return importlib.import_module("minimum_norm_page")
 
 
 def linear() -> tuple[Linear, Tensor, Tensor]:
@@ -58,7 +69,7 @@ def test_a_size_is_counted_after_the_image_is_put_into_range(script: Any) -> Non
 
 def test_an_attack_is_measured_or_its_error_noted(script: Any) -> None:
     model, x, y = linear()
-    args = argparse.Namespace(slow_images=50, passes=20, batch_size=3, seed=0, device="cpu")
+    args = argparse.Namespace(passes=20, batch_size=3, seed=0)
     found = script.measured(script.ATTACKS["sigma-zero"], "pixels", model, x, y, args)
     assert None not in found["sizes"]["pixels"]
     assert 18 <= found["passes"] <= 20
@@ -94,32 +105,115 @@ def test_a_failure_is_infinite_in_the_median_and_cut_in_the_mean(numbers: Any) -
 
 
 def run(attack: str, counts: str, pixels: list[int | None], features: list[int | None]) -> dict[str, Any]:
-    used = {"images": len(pixels), "passes": 99.5, "seconds": 1.0}
-    return {"attack": attack, "counts": counts, **used, "sizes": {"pixels": pixels, "features": features}}
+    sizes = {"pixels": pixels, "features": features}
+    return {"attack": attack, "counts": counts, "passes": 99.5, "seconds": 1.0, "sizes": sizes}
 
 
-def test_records_of_parts_make_one_table(script: Any, numbers: Any, tmp_path: Path) -> None:
-    common = {"images": 3, "data": {}, "passes": 100, "seed": 0, "hardware": "a device", "torch": "2", "commit": "c"}
-    common |= {"attacks": {}, "packages": {}}
-    ours = [run("sigma-zero", "pixels", [1, 2], [3, 6]), run("sigma-zero", "features", [2, 2], [2, 4])]
-    theirs = [
-        run("adv-lib:fmn", "features", [1, 4], [1, 5]),
+@pytest.fixture
+def measure(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs the script on two models with attacks that are not run, and returns which would have been."""
+    model, x, y = linear()
+
+    def measured(*words: str, fails: str = "", until: Event | None = None) -> list[tuple[str, str, str]]:
+        asked = []
+
+        def work(job: tuple[str, str, str], args: argparse.Namespace) -> dict[str, Any]:
+            asked.append(job)
+            if until is not None:
+                until.wait()
+            if job[1] == fails:
+                return {"attack": job[1], "counts": job[2], "error": "no"}
+            return run(job[1], job[2], [1, 2, 3, 4], [2, 3, 4, 5])
+
+        monkeypatch.setattr(script, "ProcessPoolExecutor", lambda *args, **settings: ThreadPoolExecutor(1))
+        monkeypatch.setattr(script, "work", work)
+        monkeypatch.setattr(script, "images", lambda args: (x, y))
+        monkeypatch.setattr(script, "load", lambda given: ({"model": given, "sha256": given}, model))
+        words = ("run", *words, "--commit", "abc", "--device", "cpu", "--out", str(tmp_path / "minimum-norm-mine.json"))
+        monkeypatch.setattr(sys, "argv", ["minimum_norm.py", *words])
+        script.main()
+        return asked
+
+    return measured
+
+
+def test_a_record_is_resumed_and_only_what_is_missing_or_failed_is_run(measure: Any, tmp_path: Path) -> None:
+    attacks = ("--attacks", "adv-lib:fmn", "adv-lib:vfga")
+    first = [("a", "adv-lib:fmn", "features"), ("a", "adv-lib:vfga", "features")]
+    assert measure("a", *attacks, fails="adv-lib:vfga") == first
+    assert measure("a", "b", *attacks) == [
+        ("b", "adv-lib:fmn", "features"), ("a", "adv-lib:vfga", "features"), ("b", "adv-lib:vfga", "features")
+    ]  # fmt: skip
+    assert measure("a", "b", *attacks) == []
+    record = json.loads((tmp_path / "minimum-norm-mine.json").read_text())
+    assert [model["model"] for model in record["models"]] == ["a", "b"]
+    for model in record["models"]:
+        assert [one["attack"] for one in model["runs"]] == ["adv-lib:fmn", "adv-lib:vfga"]
+        assert all("error" not in one for one in model["runs"])
+    assert record["command"].count(" && ") == 1
+
+
+def test_when_the_time_is_over_what_is_under_way_is_stopped_and_not_recorded(
+    measure: Any, script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = Event()
+    monkeypatch.setattr(script, "stopped", lambda pool: over.set())
+    measure("a", "--attacks", "adv-lib:fmn", "--seconds", "0", until=over)
+    assert over.is_set()
+    assert capsys.readouterr().out == "the time is over\n"
+    assert not (tmp_path / "minimum-norm-mine.json").exists()
+
+
+def test_a_record_of_other_passes_is_not_resumed(measure: Any) -> None:
+    measure("a", "--attacks", "adv-lib:fmn", "--passes", "20")
+    with pytest.raises(SystemExit, match="passes was 20, is 30"):
+        measure("a", "--attacks", "adv-lib:fmn", "--passes", "30")
+
+
+def test_weights_in_pieces_are_one_model_and_its_card_says_how_it_was_trained(script: Any, tmp_path: Path) -> None:
+    state = {name: one.contiguous() for name, one in ARCHITECTURES["digits_resnet"]().state_dict().items()}
+    for place, part in enumerate((list(state)[::2], list(state)[1::2])):
+        save_file({name: state[name] for name in part}, tmp_path / f"mine-{place}.safetensors")
+    (tmp_path / "mine.json").write_text('{"command": "spgd train"}')
+    about, model = script.load(f"digits_resnet={tmp_path}/mine-0.safetensors,{tmp_path}/mine-1.safetensors")
+    assert (about["model"], about["trained by"]) == ("mine", "spgd train")
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+
+
+def record_of(numbers: Any, theirs: list[int | None]) -> dict[str, Any]:
+    runs = [
+        run("sparse-anneal", "pixels", [1, 2], [3, 6]),
+        run("sparse-anneal", "features", [2, 2], [2, 4]),
+        run("adv-lib:fmn", "features", [2, 4], theirs),
         {"attack": "adv-lib:vfga", "counts": "features", "error": "no"},
     ]
-    files = []
-    for place, runs in enumerate((theirs, ours)):
-        files.append(tmp_path / f"{place}.json")
-        model = {"model": "mine", "sha256": "m", "right": 2, "runs": runs}
-        script.write(files[-1], {**common, "command": f"part {place}", "models": [model]})
-    record = numbers.merged(files)
-    assert record["command"] == "part 0 && part 1"
-    assert [one["attack"] for one in record["models"][0]["runs"]] == [
-        "sigma-zero", "sigma-zero", "adv-lib:fmn", "adv-lib:vfga"
-    ]  # fmt: skip
-    shown = script.table(record)
-    assert "| sigma-zero | 99.5 | 1.5 |" in shown
-    assert "| adv-lib:fmn * | 99.5 | 2.5 |" in shown
-    assert "- mine: adv-lib:vfga: no" in shown
-    files[1].write_text(json.dumps({**json.loads(files[1].read_text()), "passes": 7}))
-    with pytest.raises(SystemExit, match="differ in passes"):
-        numbers.merged(files)
+    model = {"model": "mine", "sha256": "m", "right": 2, "runs": runs}
+    origin = {"hardware": "a device", "torch": "2", "packages": {"adv-lib": "1"}, "commit": "c", "command": "python x"}
+    finished: dict[str, Any] = numbers.finish({**origin, "images": 3, "passes": 100, "models": [model]})
+    return finished
+
+
+def test_the_page_shows_every_attack_and_says_which_failed(page: Any, numbers: Any) -> None:
+    text = page.of_record("minimum-norm-mine", record_of(numbers, [3, 5]))
+    assert "| sparse-anneal | 100 | 1.5 / 1.5 | 100.0 |" in text
+    assert "| adv-lib:fmn * | 100 | 3 / 3.0 | 0.0 |" in text
+    assert "| adv-lib:fmn | 100 | 4 / 4.0 | " in text
+    assert "Failed: adv-lib:vfga on `mine` (no)." in text
+    assert "In features, no other attack has a lower median" in text
+
+
+def test_the_page_says_where_another_attack_is_better(page: Any, numbers: Any) -> None:
+    (found,) = page.findings(record_of(numbers, [1, 4]), "features")
+    assert "not the best on every model: by median, adv-lib:fmn on `mine` (2.5 against 3); by mean, " in found
+    (found,) = page.findings(record_of(numbers, [3, None]), "features")
+    assert "no other attack" in found
+
+
+def test_every_record_has_its_figure(page: Any) -> None:
+    assert page.records()
+    for name in page.records():
+        assert (ROOT / "docs" / "images" / f"{name}.svg").is_file(), "run python benchmarks/minimum_norm.py figure"
+
+
+def test_the_page_is_that_of_the_records() -> None:
+    assert is_current("minimum_norm.py", "page"), "run python benchmarks/minimum_norm.py page"
