@@ -131,7 +131,11 @@ def names(folder: Traversable | None = None) -> list[str]:
 
 def bundled_names() -> list[str]:
     """The small models inside the package, which are there after every installation, the least robust first."""
-    return sorted(package().names(), key=lambda name: min((one.robust_accuracy for one in card(name).robust), default=1))
+
+    def lowest(name: str) -> float:
+        return min((one.robust_accuracy for one in card(name).robust), default=1.0)
+
+    return sorted(package().names(), key=lowest)
 
 
 def known(name: str) -> bool:
