@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sparsepgd as sp
+from sparsepgd import zoo
 from sparsepgd.commands.report import report
 from sparsepgd.errors import SourceError
 from sparsepgd.runs import runs
@@ -27,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_leaves_a_page_beside_each_record_and_one_of_all(place: Path) -> None:
-    for name in ("small-plain", "small-strades"):
+    for name in zoo.bundled_names():
         folder = place / "runs" / "both" / name
         assert {file.name for file in folder.iterdir()} == {"adversarial.safetensors", "report.html", "run.json"}
         record = load(folder)
@@ -35,7 +36,7 @@ def test_evaluate_leaves_a_page_beside_each_record_and_one_of_all(place: Path) -
         assert record.about.class_names[3] == "cat"
         assert record.rows[0].confidence is not None
         assert "spgd evaluate -n 8" in (folder / "report.html").read_text()
-    assert "2 runs side by side" in (place / "runs" / "both" / "report.html").read_text()
+    assert f"{len(zoo.bundled_names())} runs side by side" in (place / "runs" / "both" / "report.html").read_text()
 
 
 def test_report_writes_page_and_figures_where_it_is_told(place: Path, tmp_path: Path) -> None:
