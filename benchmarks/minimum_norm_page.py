@@ -37,7 +37,7 @@ def of_record(name: str, record: Record) -> str:
         *(part for counts in PATTERNS for part in (table(record, counts), *findings(record, counts))),
         f"![The share of images that each attack does not fool within k](images/{name}.svg)\n",
         *(f"Failed: {words}.\n" for words in failures(record)),
-        f"{record['hardware']}, torch {torch_version(record)}, {packages(record)}, commit {record['commit']}: "
+        f"{record['hardware']}, torch {torch_version(record)}, {packages(record)}, {commits(record)}: "
         f"`{record['command']}`\n",
     ]
     return "\n".join(parts)
@@ -106,6 +106,17 @@ def failures(record: Record) -> list[str]:
         for run in model["runs"]
         if "error" in run
     ]
+
+
+def commits(record: Record) -> str:
+    """That of the record, and which attacks were run at others."""
+    others = dict.fromkeys(
+        f"{run['attack']}: {run['commit']}"
+        for model in record["models"]
+        for run in model["runs"]
+        if run["commit"] != record["commit"]
+    )
+    return f"commit {record['commit']}" + (f" ({', '.join(others)})" if others else "")
 
 
 def packages(record: Record) -> str:
