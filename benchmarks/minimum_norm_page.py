@@ -36,6 +36,7 @@ def of_record(name: str, record: Record) -> str:
         f"fooled count as {CUT}.\n",
         *(part for counts in PATTERNS for part in (table(record, counts), *findings(record, counts))),
         f"![The share of images that each attack does not fool within k](images/{name}.svg)\n",
+        *(f"More than {record['passes']:,} passes: {words}.\n" for words in beyond(record)),
         *(f"Failed: {words}.\n" for words in failures(record)),
         f"{record['hardware']}, torch {torch_version(record)}, {packages(record)}, {commits(record)}: "
         f"`{record['command']}`\n",
@@ -97,6 +98,16 @@ def rival(model: Record, counts: str, measure: str) -> str | None:
         return None
     values = (f"{sign * found[name]:.4g}" for name in (best, OURS))
     return f"{best} on `{model['model']}` ({' against '.join(values)})"
+
+
+def beyond(record: Record) -> list[str]:
+    """What used more passes than it was given."""
+    return [
+        f"{run['attack']} on `{model['model']}`, {run['counts']} ({run['passes']:.1f})"
+        for model in record["models"]
+        for run in model["runs"]
+        if run.get("passes", 0) > record["passes"]
+    ]
 
 
 def failures(record: Record) -> list[str]:

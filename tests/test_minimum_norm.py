@@ -229,6 +229,13 @@ def test_the_page_says_where_another_attack_is_better(page: Any, numbers: Any) -
     assert "no other attack" in found
 
 
+def test_the_page_says_who_used_more_passes_than_the_others_had(page: Any, numbers: Any) -> None:
+    record = record_of(numbers, [3, 5])
+    assert "More than" not in page.of_record("minimum-norm-mine", record)
+    record["models"][0]["runs"][0]["passes"] = 100.26
+    assert "More than 100 passes: sparse-anneal on `mine`, pixels (100.3)." in page.of_record("mine", record)
+
+
 def test_every_record_has_its_figure(page: Any) -> None:
     assert page.records()
     for name in page.records():
