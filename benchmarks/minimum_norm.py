@@ -3,12 +3,14 @@
     python benchmarks/minimum_norm.py run zoo:small-plain small_preact_resnet=small-linf.safetensors --data images.npz \
         -n 100 --passes 300 --out benchmarks/results/minimum-norm-small-300.json
     python benchmarks/minimum_norm.py run preact_resnet18=A-0.safetensors,A-1.safetensors --processes 6 --seconds 500
+    python benchmarks/minimum_norm.py run zoo:small-plain --attacks sparse-anneal --again --out ...  # at a newer commit
     python benchmarks/minimum_norm.py page [--check]        # the tables of docs/minimum-k.md, from the records
     python benchmarks/minimum_norm.py figure                # docs/images/minimum-norm.svg, from the records
 
 The attacks are those of minimum_norm_attacks.py; what the model is asked is counted around it, outside of them. Every
 image they return is put into [0, 1] and judged by the verifier of this package. The record is written after each run;
-the same command resumes it: only what is missing, or failed, is run. An attack that fails is noted. adv-lib and foolbox
+the same command resumes it: only what is missing, or failed, is run. With --again, what the record has of these attacks
+from another commit is replaced; every run names the commit it is of. An attack that fails is noted. adv-lib and foolbox
 are taken from wherever Python finds them.
 """
 
@@ -31,7 +33,7 @@ import torch
 from minimum_norm_attacks import ATTACKS, PATTERNS, Attack, Task, groups
 from minimum_norm_numbers import CUT, Record, finish
 from pool import begin, stopped
-from provenance import add_arguments, head
+from provenance import add_arguments, commit, head
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -45,7 +47,7 @@ from sparsepgd.runs.identity import model_digest
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 PACKAGES = ("adv-lib", "foolbox", "eagerpy", "numba", "numpy")
-ALIKE = ("commit", "hardware", "torch", "sha256", "images", "passes", "seed", "batch size")  # of a run that is resumed
+ALIKE = ("hardware", "torch", "sha256", "images", "passes", "seed", "batch size")  # of a record that is resumed
 Job = tuple[str, str, str]  # the model as the command names it, the attack, what it counts
 MEANT = {
     "pass": "one forward and one backward of an image; a forward alone is half a pass. `passes` of an attack: (images "
@@ -68,6 +70,7 @@ def arguments() -> argparse.Namespace:
     run = work.add_parser("run")
     run.add_argument("models", nargs="+", help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
     run.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME")
+    run.add_argument("--again", action="store_true", help="replace the runs of these attacks that are of other commits")
     run.add_argument("--data", type=Path, help="npz with x_test (N, H, W, C) uint8 and y_test; default: bundled images")
     run.add_argument("-n", type=int, default=100, help="images")
     run.add_argument("--passes", type=int, default=1000)
@@ -209,7 +212,7 @@ def work(job: Job, args: argparse.Namespace) -> Record:
     x, y = (one.to(device) for one in images(args))
     kept = right(model, x, y, args.batch_size)
     run = measured(ATTACKS[attack], counts, model, x[kept], y[kept], args)
-    return {"attack": attack, "counts": counts, **run}
+    return {"attack": attack, "counts": counts, "commit": args.commit, **run}
 
 
 def begun(args: argparse.Namespace, x: Tensor, y: Tensor) -> Record:
@@ -228,8 +231,12 @@ def begun(args: argparse.Namespace, x: Tensor, y: Tensor) -> Record:
     if not args.out.is_file():
         return record
     before: Record = json.loads(args.out.read_text())
-    if differ := [f"{key} was {before.get(key)}, is {record[key]}" for key in ALIKE if before.get(key) != record[key]]:
-        raise SystemExit(f"{args.out} holds another measurement ({'; '.join(differ)}): use another file for --out")
+    alike = ALIKE if args.again else ("commit", *ALIKE)
+    if differ := [f"{key} was {before.get(key)}, is {record[key]}" for key in alike if before.get(key) != record[key]]:
+        raise SystemExit(
+            f"{args.out} holds another measurement ({'; '.join(differ)}): use another file for --out, or, if only the "
+            "commit differs, --again"
+        )
     if record["command"] not in before["command"]:
         before["command"] += f" && {record['command']}"
     return before
@@ -254,9 +261,10 @@ def measure_all(args: argparse.Namespace) -> None:
     """Writes the record after each run."""
     start = time.monotonic()
     x, y = (one.to(args.device) for one in images(args))
+    args.commit = args.commit or commit()  # of all runs, whatever is committed meanwhile
     record = begun(args, x, y)
     places = {given: placed(record["models"], described(given, x, y, args)) for given in args.models}
-    missing = [job for job in jobs(args) if not any(done(job, run) for run in places[job[0]]["runs"])]
+    missing = [job for job in jobs(args) if not any(done(job, run, args) for run in places[job[0]]["runs"])]
     record["attacks"] |= {name: ATTACKS[name].about for name in args.attacks}
     left = None if args.seconds is None else args.seconds - (time.monotonic() - start)
     with ProcessPoolExecutor(args.processes, get_context("spawn"), begin, max_tasks_per_child=1) as pool:
@@ -280,8 +288,9 @@ def placed(models: list[Record], model: Record) -> Record:
     return model
 
 
-def done(job: Job, run: Record) -> bool:
-    return (run["attack"], run["counts"]) == job[1:] and "error" not in run
+def done(job: Job, run: Record, args: argparse.Namespace) -> bool:
+    current = not args.again or run["commit"] == args.commit
+    return (run["attack"], run["counts"]) == job[1:] and "error" not in run and current
 
 
 def ordered(runs: Sequence[Record]) -> list[Record]:

@@ -36,8 +36,9 @@ def of_record(name: str, record: Record) -> str:
         f"fooled count as {CUT}.\n",
         *(part for counts in PATTERNS for part in (table(record, counts), *findings(record, counts))),
         f"![The share of images that each attack does not fool within k](images/{name}.svg)\n",
+        *(f"More than {record['passes']:,} passes: {words}.\n" for words in beyond(record)),
         *(f"Failed: {words}.\n" for words in failures(record)),
-        f"{record['hardware']}, torch {torch_version(record)}, {packages(record)}, commit {record['commit']}: "
+        f"{record['hardware']}, torch {torch_version(record)}, {packages(record)}, {commits(record)}: "
         f"`{record['command']}`\n",
     ]
     return "\n".join(parts)
@@ -99,6 +100,16 @@ def rival(model: Record, counts: str, measure: str) -> str | None:
     return f"{best} on `{model['model']}` ({' against '.join(values)})"
 
 
+def beyond(record: Record) -> list[str]:
+    """What used more passes than it was given."""
+    return [
+        f"{run['attack']} on `{model['model']}`, {run['counts']} ({run['passes']:.1f})"
+        for model in record["models"]
+        for run in model["runs"]
+        if run.get("passes", 0) > record["passes"]
+    ]
+
+
 def failures(record: Record) -> list[str]:
     return [
         f"{run['attack']} on `{model['model']}` ({run['error']})"
@@ -106,6 +117,17 @@ def failures(record: Record) -> list[str]:
         for run in model["runs"]
         if "error" in run
     ]
+
+
+def commits(record: Record) -> str:
+    """That of the record, and which attacks were run at others."""
+    others = dict.fromkeys(
+        f"{run['attack']}: {run['commit']}"
+        for model in record["models"]
+        for run in model["runs"]
+        if run["commit"] != record["commit"]
+    )
+    return f"commit {record['commit']}" + (f" ({', '.join(others)})" if others else "")
 
 
 def packages(record: Record) -> str:

@@ -36,7 +36,7 @@ def read(results: Path, kind: str) -> Records:
 class Origin:
     """Where a record comes from. A record has every field, or names it in its own list `unknown`."""
 
-    commit: str | None  # of this repository
+    commit: str | None  # of this repository; several, where parts of the record were measured again
     command: str | None
     seeds: str | None
     hardware: str | None
@@ -52,7 +52,7 @@ class Origin:
         told = re.search(r"--data (\S+)", command or "")
         data = record.get("data") or (told[1] if told else None)
         return cls(
-            record.get("commit"),
+            _every(record, "commit"),
             command,
             _every(record, "seed", "seeds"),
             _every(record, "hardware", "device"),

@@ -94,7 +94,8 @@ def sources(results: Path) -> Iterator[str]:
     for name, record in read(results, "").items():
         known = Origin.of(record)
         command = "-" if known.command is None else f"`{known.command}`"
-        rows.append([file_of(name), command, (known.commit or "-")[:7], hardware(record), ", ".join(known.missing)])
+        commits = ", ".join(one[:7] for one in (known.commit or "-").split(", "))
+        rows.append([file_of(name), command, commits, hardware(record), ", ".join(known.missing)])
     if rows:
         yield "## All records\n"
         yield markdown(["record", "command", "commit", "hardware", "not recorded"], rows) + "\n"

@@ -106,7 +106,7 @@ def test_a_failure_is_infinite_in_the_median_and_cut_in_the_mean(numbers: Any) -
 
 def run(attack: str, counts: str, pixels: list[int | None], features: list[int | None]) -> dict[str, Any]:
     sizes = {"pixels": pixels, "features": features}
-    return {"attack": attack, "counts": counts, "passes": 99.5, "seconds": 1.0, "sizes": sizes}
+    return {"attack": attack, "counts": counts, "commit": "c", "passes": 99.5, "seconds": 1.0, "sizes": sizes}
 
 
 @pytest.fixture
@@ -114,7 +114,9 @@ def measure(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
     """Runs the script on two models with attacks that are not run, and returns which would have been."""
     model, x, y = linear()
 
-    def measured(*words: str, fails: str = "", until: Event | None = None) -> list[tuple[str, str, str]]:
+    def measured(
+        *words: str, fails: str = "", until: Event | None = None, commit: str = "abc"
+    ) -> list[tuple[str, str, str]]:
         asked = []
 
         def work(job: tuple[str, str, str], args: argparse.Namespace) -> dict[str, Any]:
@@ -122,14 +124,15 @@ def measure(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
             if until is not None:
                 until.wait()
             if job[1] == fails:
-                return {"attack": job[1], "counts": job[2], "error": "no"}
-            return run(job[1], job[2], [1, 2, 3, 4], [2, 3, 4, 5])
+                return {"attack": job[1], "counts": job[2], "commit": args.commit, "error": "no"}
+            return {**run(job[1], job[2], [1, 2, 3, 4], [2, 3, 4, 5]), "commit": args.commit}
 
         monkeypatch.setattr(script, "ProcessPoolExecutor", lambda *args, **settings: ThreadPoolExecutor(1))
         monkeypatch.setattr(script, "work", work)
         monkeypatch.setattr(script, "images", lambda args: (x, y))
         monkeypatch.setattr(script, "load", lambda given: ({"model": given, "sha256": given}, model))
-        words = ("run", *words, "--commit", "abc", "--device", "cpu", "--out", str(tmp_path / "minimum-norm-mine.json"))
+        out = str(tmp_path / "minimum-norm-mine.json")
+        words = ("run", *words, "--commit", commit, "--device", "cpu", "--out", out)
         monkeypatch.setattr(sys, "argv", ["minimum_norm.py", *words])
         script.main()
         return asked
@@ -170,6 +173,22 @@ def test_a_record_of_other_passes_is_not_resumed(measure: Any) -> None:
         measure("a", "--attacks", "adv-lib:fmn", "--passes", "30")
 
 
+def test_one_attack_is_run_again_at_another_commit_and_the_others_are_kept(measure: Any, tmp_path: Path) -> None:
+    attacks = ("adv-lib:fmn", "adv-lib:vfga")
+    measure("a", "b", "--attacks", *attacks)
+    with pytest.raises(SystemExit, match=r"commit was abc, is new.*--again"):
+        measure("a", "b", "--attacks", attacks[1], commit="new")
+    again = ("--attacks", attacks[1], "--again")
+    vfga = [(model, "adv-lib:vfga", "features") for model in "ab"]
+    assert measure("a", *again, commit="new") == vfga[:1]
+    assert measure("a", "b", *again, commit="new") == vfga[1:]  # resumed
+    record = json.loads((tmp_path / "minimum-norm-mine.json").read_text())
+    assert record["commit"] == "abc"
+    for model in record["models"]:
+        assert {one["attack"]: one["commit"] for one in model["runs"]} == {attacks[0]: "abc", attacks[1]: "new"}
+    assert record["command"].count("--again") == 2
+
+
 def test_weights_in_pieces_are_one_model_and_its_card_says_how_it_was_trained(script: Any, tmp_path: Path) -> None:
     state = {name: one.contiguous() for name, one in ARCHITECTURES["digits_resnet"]().state_dict().items()}
     for place, part in enumerate((list(state)[::2], list(state)[1::2])):
@@ -185,7 +204,7 @@ def record_of(numbers: Any, theirs: list[int | None]) -> dict[str, Any]:
         run("sparse-anneal", "pixels", [1, 2], [3, 6]),
         run("sparse-anneal", "features", [2, 2], [2, 4]),
         run("adv-lib:fmn", "features", [2, 4], theirs),
-        {"attack": "adv-lib:vfga", "counts": "features", "error": "no"},
+        {"attack": "adv-lib:vfga", "counts": "features", "commit": "later", "error": "no"},
     ]
     model = {"model": "mine", "sha256": "m", "right": 2, "runs": runs}
     origin = {"hardware": "a device", "torch": "2", "packages": {"adv-lib": "1"}, "commit": "c", "command": "python x"}
@@ -200,6 +219,7 @@ def test_the_page_shows_every_attack_and_says_which_failed(page: Any, numbers: A
     assert "| adv-lib:fmn | 100 | 4 / 4.0 | " in text
     assert "Failed: adv-lib:vfga on `mine` (no)." in text
     assert "In features, no other attack has a lower median" in text
+    assert "commit c (adv-lib:vfga: later): `python x`" in text
 
 
 def test_the_page_says_where_another_attack_is_better(page: Any, numbers: Any) -> None:
@@ -207,6 +227,13 @@ def test_the_page_says_where_another_attack_is_better(page: Any, numbers: Any) -
     assert "not the best on every model: by median, adv-lib:fmn on `mine` (2.5 against 3); by mean, " in found
     (found,) = page.findings(record_of(numbers, [3, None]), "features")
     assert "no other attack" in found
+
+
+def test_the_page_says_who_used_more_passes_than_the_others_had(page: Any, numbers: Any) -> None:
+    record = record_of(numbers, [3, 5])
+    assert "More than" not in page.of_record("minimum-norm-mine", record)
+    record["models"][0]["runs"][0]["passes"] = 100.26
+    assert "More than 100 passes: sparse-anneal on `mine`, pixels (100.3)." in page.of_record("mine", record)
 
 
 def test_every_record_has_its_figure(page: Any) -> None:

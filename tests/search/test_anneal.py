@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -295,6 +296,54 @@ def test_the_fewest_pixels_of_a_linear_model_are_found_within_one(k: int) -> Non
     assert bool(result.fooled.all())
     assert set(result.groups.tolist()) <= {3, 4}
     assert torch.equal(result.groups, result.l0)
+
+
+class Noted(sp.SparseAnneal):
+    """Keeps the first state of each cycle, of one image."""
+
+    def update(self, threat: Any, images: Any, state: Any, *others: Any) -> Any:
+        new = super().update(threat, images, state, *others)
+        if int(new.cycle.number) > int(state.cycle.number):
+            self.begun.append(new)
+        return new
+
+    @cached_property
+    def begun(self) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1024, [32, 128, 512, 1024, 1024]), (100, [32, 100, 100, 100, 100])])
+def test_cycles_come_down_to_four_times_as_many_groups_until_there_is_a_success(k: int, expected: list[int]) -> None:
+    """Of 1,024 pixels, the first to 8 of them; all together do not do."""
+    x = torch.full((1, 1, 32, 32), 0.5)
+    attack = Noted(sp.Budget(k), 60, early_stop=False)
+    assert not bool(attack(Linear(torch.ones(1, 32, 32), -1025.0), x, torch.tensor([0])).fooled)
+    assert [int(state.cycle.k) for state in attack.begun] == expected
+
+
+def test_after_a_success_the_next_cycle_begins_there_with_one_group_fewer() -> None:
+    model, x = SmallConvNet(), images(1)
+    attack = Noted(sp.Budget(144), 200, early_stop=False)
+    attack(model, x, labelled(model, x))
+    onward = [state for state in attack.begun if int(state.limit) < 144 and bool(state.margin.isinf())]
+    assert onward
+    for state in onward:
+        assert int(state.count) == int(state.limit)
+        change = (x + state.best.delta).clamp(0, 1) - x
+        torch.testing.assert_close(state.now.delta, change * state.now.v)
+
+
+def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_are_few() -> None:
+    weight, x = torch.ones(1, 32, 32), torch.full((1, 1, 32, 32), 0.5)
+    for needed, expected in ((20, True), (100, False)):
+        attack = Noted(sp.Budget(1024), 400, early_stop=False)
+        attack(Linear(weight, -512 - 0.5 * (needed - 0.5)), x, torch.tensor([0]))
+        assert any(bool(state.cycle.local) for state in attack.begun) is expected
+
+
+def test_a_run_that_stops_at_the_first_success_is_resumed_whatever_changed_in_the_search_for_the_fewest() -> None:
+    attack = sp.SparseAnneal(sp.Budget(k=1))
+    assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 4
 
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features(), sp.Rows(), sp.Patches(2)], ids=repr)

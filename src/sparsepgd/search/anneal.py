@@ -64,7 +64,9 @@ ANNEALED = CycleSettings(
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
 PART = 128  # the first cycle of a minimum-norm search comes down to this part of all groups,
-DEEPEST = 0.3  # and later ones to a share of the fewest so far: from this share on, drawn evenly
+RISE = 4  # each later one to so many times as many as the one before, until there is a success,
+DEEPEST = 0.3  # and then to a share of the fewest so far: from this share on, drawn evenly
+FEW = 32  # groups: with more of them, a minimum-norm search has no local search, which replaces few at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 4
+        return 4 if self.early_stop else 5
 
     @property
     def keeps(self) -> Keeps:
@@ -235,14 +237,10 @@ class SparseAnneal(Stepwise[State]):
         settings, number = settings_for(threat), state.cycle.number + 1
         (narrow, wide), start = settings.widths, number < settings.starts
         draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
-        k = state.limit
-        if not (self.early_stop or threat.overlapping):
-            fewer = (k * (DEEPEST + (1 - DEEPEST) * draws[4])).long()
-            k = torch.where(k < self.budget.k, fewer, k)
         later = state.size * settings.span ** (2 * draws[1] - 1)
-        return Cycle(
+        cycle = Cycle(
             number,
-            k=k.clamp(min=1),
+            k=state.limit.clamp(min=1),
             t=torch.zeros_like(number),
             length=torch.full_like(number, settings.length),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
@@ -251,6 +249,24 @@ class SparseAnneal(Stepwise[State]):
             barred=settings.barred * draws[3],
             local=(draws[5] < settings.local) & (number > settings.ascents) & state.margin.isfinite(),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
+        )
+        return cycle if self.early_stop or threat.overlapping else self._towards_fewer(state, cycle, draws[4])
+
+    def _towards_fewer(self, state: State, cycle: Cycle, draw: Tensor) -> Cycle:
+        """The next cycle in a minimum-norm search of groups that do not overlap. Without a success so far it comes down
+        to more groups than the last one, otherwise to a share of the fewest so far. Where the last point is a success,
+        it begins there, with one group fewer and undisturbed. `draw`: (B,), uniform in [0, 1)."""
+        solved = state.limit < self.budget.k
+        fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draw)).long().clamp(min=1)
+        k = torch.where(solved, fewer, (RISE * state.cycle.k).clamp(max=self.budget.k))
+        onward = solved & state.margin.isinf()
+        return dataclasses.replace(
+            cycle,
+            k=k,
+            width=torch.where(onward, state.limit / k, cycle.width),
+            noise=torch.where(onward, 0, cycle.noise),
+            barred=torch.where(onward, 0, cycle.barred),
+            local=cycle.local & (state.limit < FEW),
         )
 
     def _disturb(
