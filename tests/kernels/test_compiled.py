@@ -85,6 +85,7 @@ print("equal")
 """
 
 CLIPPED = """
+from dataclasses import replace
 import torch
 from sparsepgd import Budget
 from sparsepgd.kernels import compiled
@@ -97,11 +98,13 @@ for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
         y, threat = torch.zeros(len(x), dtype=torch.int64), budget.resolve(shape[1:])
         waiting = loop.Waiting.of(threat, x, y, clean_loss=torch.zeros(len(x)), index=y)
         images = loop.Images.entering(waiting, threat, False)
-        for change in (p, p.transpose(2, 3).contiguous().transpose(2, 3)):
-            loop.kernels = lambda device: None
-            by_torch = images.clip(change)
-            loop.kernels = lambda device: compiled
-            torch.testing.assert_close(images.clip(change), by_torch, rtol=0, atol=0, equal_nan=True)
+        turned = replace(images, x=images.x.contiguous(memory_format=torch.channels_last))
+        for given in (images, turned):
+            for change in (p, p.transpose(2, 3).contiguous().transpose(2, 3)):
+                loop.kernels = lambda device: None
+                by_torch = given.clip(change)
+                loop.kernels = lambda device: compiled
+                torch.testing.assert_close(given.clip(change), by_torch, rtol=0, atol=0, equal_nan=True)
 print("equal")
 """
 

@@ -226,7 +226,8 @@ def _clip(P, X, LOW, HIGH, OUT, n, BLOCK: tl.constexpr):  # type: ignore[no-unty
 
 
 def clip(p: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """p.clamp(low - x, high - x) of tensors with one shape, float32 and contiguous."""
+    """p.clamp(low - x, high - x) of float32 tensors with one shape; the result is contiguous."""
+    p, x, low, high = (one.expand_as(p).contiguous() for one in (p, x, low, high))
     out = torch.empty_like(p)
     if out.numel():
         _clip[(triton.cdiv(out.numel(), BLOCK),)](p, x, low, high, out, out.numel(), BLOCK)

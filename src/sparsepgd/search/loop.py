@@ -73,7 +73,7 @@ class Images(Known):
         """The change p (B, C, H, W), so that the image stays in its box."""
         found = kernels(p.device)
         if found is not None and p.dtype == self.x.dtype == torch.float32 and p.shape == self.x.shape:
-            clipped: Tensor = found.clip(p.contiguous(), self.x, self.low, self.high)
+            clipped: Tensor = found.clip(p, self.x, self.low, self.high)
             return clipped
         return p.clamp((self.low - self.x).to(p.dtype), (self.high - self.x).to(p.dtype))
 
