@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: demo test docs notebook nightly dist check-install browser clean
 
 demo: .venv/installed
-	$(BIN)/spgd evaluate
+	$(BIN)/spgd evaluate -n 200
 
 # no cache: it forgets that the order of imports depends on which files there are
 test: .venv/installed-dev browser
