@@ -82,7 +82,8 @@ class Evaluation:
             "--seed", self.seed, "--chunk", args.n, "--out", self.folder, "-q",
         ]  # fmt: skip
         spgd(*words)
-        print(self.figure, self.figure.robust_accuracy, flush=True)
+        found = self.figure
+        print(found, found.robust_accuracy, flush=True)
 
     @property
     def record(self) -> Record:
@@ -126,7 +127,12 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     ship, folder = args.ship if name == args.names[-1] else None, args.runs / name
     model, budgets = trained(name, ship, args), budgets_of(recipes.read(recipe_of(name)))
     papers = [
-        Evaluation(model, words, SparseAutoAttack(budget, args.steps, args.queries), saa_folder(name, words, args))
+        Evaluation(
+            model,
+            words,
+            SparseAutoAttack(budget, args.steps, args.queries),
+            args.runs / f"{name}-saa-{hyphened(words)}",
+        )
         for words, budget in budgets.items()
     ]
     plus = [
@@ -170,10 +176,6 @@ def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
 
 def recipe_of(name: str) -> Path:
     return ROOT / "recipes" / "quick" / f"{name}.toml"
-
-
-def saa_folder(name: str, words: str, args: argparse.Namespace) -> Path:
-    return Path(args.runs) / f"{name}-saa-{hyphened(words)}"
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
         justify: JustifyMethod = "right" if column in ("params", "clean", "robust") else "left"
         table.add_column(column, justify=justify, no_wrap=column not in ("model", "under"), overflow="fold")
     for card, folder in found:
-        lowest = min(card.robust, key=lambda one: one.robust_accuracy, default=None)
+        lowest = card.lowest
         row = (card.name, card.architecture, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
         table.add_row(*row, "-" if lowest is None else f"{lowest.robust_accuracy:.1%}", str(lowest or ""), folder)
     return table

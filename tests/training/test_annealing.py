@@ -192,7 +192,7 @@ def test_kept_changes_are_those_of_the_budget_of_the_batch(monkeypatch: pytest.M
 
     def spy(self: SparseAdversary, model: Any, given: Batch, iteration: int, done: float = 0.0) -> Any:
         assert given.kept is not None
-        tested = self.tested[self.settings.turn(iteration)]
+        tested = self.settings.attacked[self.settings.turn(iteration)]
         found = group_l0(given.kept, tested.pattern)
         assert int(found.max()) <= 1
         seen.append((tested.pattern, bool(found.any())))

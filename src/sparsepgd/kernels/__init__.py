@@ -5,12 +5,21 @@ What they compute, torch computes too, wherever there is no GPU or no Triton tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+EAGER: dict[str, Callable[[Tensor], Tensor]] = {  # the activations that a kernel has, by torch
+    "none": lambda u: u,
+    "relu": torch.relu,
+    "softplus": F.softplus,
+    "silu": F.silu,
+}
 # golden ratio, first and second factor of SplitMix64 (search/noise.py), written as the signed integers that torch has
 SPLITMIX = tuple(one - (1 << 64) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

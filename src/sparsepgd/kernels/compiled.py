@@ -6,21 +6,16 @@ Each is compiled once for a kind of numbers: what differs from call to call is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
-from torch.nn import functional as F
 
-from sparsepgd.kernels import SPLITMIX
+from sparsepgd.kernels import EAGER, SPLITMIX
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda u: u, "relu": torch.relu, "softplus": F.softplus, "silu": F.silu
-}  # fmt: skip
-CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
+CODES = {name: code for code, name in enumerate(EAGER)}
 FIRST_NUMBERS = (0.7782281041145325, 0.6801370978355408, 0.8083280920982361)  # of seed 0, stream 1, image 0, step 0
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # random numbers, or entries of images
@@ -44,7 +39,7 @@ def check(device: torch.device) -> None:
     x = torch.linspace(-3, 3, 2 * 64 * 16, device=device).view(2, 64, 4, 4)
     half = x.half().contiguous(memory_format=torch.channels_last).requires_grad_()
     factor, addend = torch.linspace(0.5, 2, 64, device=device), torch.linspace(-1, 1, 64, device=device)
-    for name, activation in ACTIVATIONS.items():
+    for name, activation in EAGER.items():
         whole = half.detach().float().requires_grad_()
         wanted = activation(whole * factor.view(-1, 1, 1) + addend.view(-1, 1, 1))
         given = Fused.apply(half, factor, addend, name)

@@ -24,8 +24,8 @@ from sparsepgd.problem.precision import full_precision, tf32
 T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-FEW = 16  # images on which a lean copy is compared with its model
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FEW = 16  # images on which a lean copy is compared with its model
 
 
 @dataclass

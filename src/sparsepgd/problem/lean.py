@@ -8,14 +8,13 @@ branches, loops or random numbers stay what they are. Nothing is traced.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparsepgd.kernels import kernels
+from sparsepgd.kernels import EAGER, kernels
 
 CAST = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.Linear)  # what autocast runs in half precision
 ACTIVATIONS: dict[Any, str] = {
@@ -30,12 +29,6 @@ ACTIVATIONS: dict[Any, str] = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 IN_PLACE = (F.relu_, torch.relu_, Tensor.relu_)
-EAGER: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda u: u,
-    "relu": torch.relu,
-    "softplus": F.softplus,
-    "silu": F.silu,
-}
 
 
 def lean(model: nn.Module, half: torch.dtype) -> nn.Module | None:

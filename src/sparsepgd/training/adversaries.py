@@ -45,7 +45,7 @@ def adversary(settings: Settings, shape: tuple[int, int, int]) -> Adversary:
         return lambda model, batch, iteration, done=0.0: dense.perturb(
             model, batch.x, batch.y, seed=settings.seed_for("attack", iteration), index=batch.rows
         )
-    return SparseAdversary(settings, settings.attacked, training_budgets(settings, shape), shape)
+    return SparseAdversary(settings, training_budgets(settings, shape), shape)
 
 
 def training_budgets(settings: Settings, shape: tuple[int, int, int]) -> list[Budget]:
@@ -66,8 +66,7 @@ class SparseAdversary:
     """
 
     settings: Settings
-    tested: Sequence[Budget]  # to withstand; one is drawn for each batch
-    budgets: Sequence[Budget]  # of this adversary, one for each of them
+    budgets: Sequence[Budget]  # one for each of `settings.attacked`, of which one is drawn for each batch
     shape: tuple[int, int, int]
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
@@ -79,7 +78,7 @@ class SparseAdversary:
         steps = self.steps(done)
         if not isinstance(attack, SparseAnneal):
             attack = attack.for_call(Noise(seed))
-        work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps, self.tested[turn].k)
+        work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps, self.settings.attacked[turn].k)
         if batch.x.is_cuda:
             kind = id(model), attack.name, steps, turn
             work = self.recorded.setdefault(kind, Recorded(work))
@@ -123,7 +122,7 @@ class SparseAdversary:
         if settings.anneals(iteration):
             return SparseAnneal(budget)
         if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
-            budget = times(self.tested[turn], PAPERS, self.shape)
+            budget = times(self.settings.attacked[turn], PAPERS, self.shape)
         if settings.kind.adversary == "pgd0":
             return PGD0(budget, steps, early_stop=settings.early_stop)
         if settings.kind.adversary == "loap":  # the pace is that of its authors

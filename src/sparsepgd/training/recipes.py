@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.training.settings import FIELDS, Settings, several
+from sparsepgd.training.settings import FIELDS, Settings, with_tuples
 from sparsepgd.validation import check_some
 
 
@@ -75,9 +75,7 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Each by itself; what settings make of each other is seen later."""
     if wrong := [name for name in values if name not in KNOWN]:
         raise UnsupportedError(f"{where} has an unknown setting {wrong[0]!r}; use one of {', '.join(KNOWN)}")
-    for listed in ("multi_size", "others"):
-        if listed in values:
-            values[listed] = several(values[listed])
+    values = with_tuples(values)
     try:
         check_some(Sources, values)
         check_some(Settings, {name: value for name, value in values.items() if name not in SOURCES})

@@ -194,9 +194,10 @@ class Settings:
 FIELDS = tuple(field.name for field in fields(Settings) if field.name not in ("method", "budget"))
 
 
-def several(value: Any) -> tuple[Any, ...]:
-    """A list or a single value is accepted as a tuple."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """A list or a single value is accepted where a setting has several values."""
+    several = {name: values[name] for name in ("multi_size", "others") if name in values}
+    return values | {name: tuple(one) if isinstance(one, list | tuple) else (one,) for name, one in several.items()}
 
 
 def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
@@ -204,10 +205,7 @@ def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Setting
     if wrong := sorted(set(options) - set(FIELDS)):
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")
     kind = method(name)
-    values = {"soft_targets": kind.soft_targets, "noise": kind.noise, **kind.defaults, **options}
-    for listed in ("multi_size", "others"):
-        if listed in values:
-            values[listed] = several(values[listed])
+    values = with_tuples({"soft_targets": kind.soft_targets, "noise": kind.noise, **kind.defaults, **options})
     try:
         return checked(Settings, {"method": kind.name, "budget": budget, **values})
     except UnsupportedError:

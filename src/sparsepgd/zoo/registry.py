@@ -100,6 +100,11 @@ class Card:
     curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
     version: Literal[2] = 2  # of the format; 1 had the robust accuracies by sentences
 
+    @property
+    def lowest(self) -> Figure | None:
+        """The figure of the strongest attack; None: nothing was measured."""
+        return min(self.robust, key=lambda one: one.robust_accuracy, default=None)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
 
@@ -132,10 +137,11 @@ def names(folder: Traversable | None = None) -> list[str]:
 def bundled_names() -> list[str]:
     """The small models inside the package, which are there after every installation, the least robust first."""
 
-    def lowest(name: str) -> float:
-        return min((one.robust_accuracy for one in card(name).robust), default=1.0)
+    def robustness(name: str) -> float:
+        lowest = card(name).lowest
+        return 1.0 if lowest is None else lowest.robust_accuracy
 
-    return sorted(package().names(), key=lowest)
+    return sorted(package().names(), key=robustness)
 
 
 def known(name: str) -> bool:
