@@ -375,7 +375,8 @@ def shown(job: str, found: dict[str, Any]) -> None:
             print("  what, size, first and best seconds")
             print(*(f"    {row}" for row in one), sep="\n")
             continue
-        parts = {key: one.pop(key) for key in ("phases", "events", "host", "device", "kernels") if key in one}
+        lists = ("phases", "events", "host", "device", "kernels")
+        parts = {key: one.pop(key) for key in lists if isinstance(one.get(key), dict | list)}
         print(f"  {name}: {one}")
         for key, value in parts.items():
             print(f"    {key}")
