@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from pool import Key, begin, collected, stopped
-from provenance import ROOT, command, named, origin
+from provenance import ROOT, command, commit, named, origin
 from shipping import budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import atomic, zoo
@@ -170,6 +170,7 @@ def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> No
     record = json.loads(file.read_text())
     record["robust"] = [asdict(figure) for figure in card.robust]
     record["commands"] = list(dict.fromkeys([*record["commands"], command()]))
+    record["commit of attacks"] = commit()
     record["seconds of attacks"] = record.get("seconds of attacks", 0) + round(
         sum(one.record.seconds for one in found.values()), 1
     )
