@@ -104,7 +104,7 @@ def test_the_strong_attack_watches() -> None:
     assert [attack.name for attack in made.attacks] == ["spgd-unprojected", "anneal"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("keep", True), ("mixed", 0.5)])
+@pytest.mark.parametrize(("name", "value"), [("keep", True), ("mixed", 0.5), ("searched", 0.5)])
 def test_what_only_sparse_anneal_has_is_refused_elsewhere(name: str, value: Any) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} with 'sat'; only anneal-at and anneal-trades support it"):
         make_settings("sat", sp.Budget(k=1), {name: value})

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import Data, load_data
 from sparsepgd.training.inputs import TEST
 from support.quadrants import network, quadrants, same_weights
@@ -45,6 +45,18 @@ def test_a_network_by_name_gets_a_card_and_images_by_name_bring_those_to_test_on
     assert len(kept.x) == 12
     again = sp.train("digits_resnet", data, "sat", sp.Budget(k=2), out=out, device="cpu", **QUICK)
     assert again.card == trained.card
+
+
+def test_the_name_of_a_fresh_network_may_say_its_activation(data: str, tmp_path: Path) -> None:
+    made = sp.train("digits_resnet:softplus", data, "plain", out=tmp_path / "run", device="cpu", **QUICK)
+    assert made.card is not None
+    assert (made.card.architecture, made.card.arguments["activation"]) == ("digits_resnet", "softplus")
+    again = zoo.load("model", tmp_path / "run")
+    assert sum(isinstance(module, torch.nn.Softplus) for module in again.modules()) == 2
+    with pytest.raises(UnsupportedError, match="activation='gelu'; use one of relu, softplus"):
+        sp.train("digits_resnet:gelu", data, "plain", device="cpu", **QUICK)
+    with pytest.raises(SourceError, match="vgg11:relu: vgg11 has a fixed activation; use vgg11"):
+        sp.train("vgg11:relu", data, "plain", device="cpu", **QUICK)
 
 
 def test_images_to_test_on_may_be_handed_over_and_give_figures_without_a_folder() -> None:

@@ -56,10 +56,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights_bit_for_bit(iterations: int, 
 
 
 @pytest.mark.parametrize("others", [(), OTHERS], ids=["one budget", "three budgets"])
+@pytest.mark.parametrize("searched", [0.0, 0.6])
 def test_kept_changes_and_rising_steps_are_part_of_the_checkpoint(
-    others: tuple[sp.Budget, ...], tmp_path: Path
+    searched: float, others: tuple[sp.Budget, ...], tmp_path: Path
 ) -> None:
     options = {**settings_of_a_long_run(None), "keep": True, "mixed": 0.4, "steps_last": 5, "augment": "crop+flip"}
+    options["searched"] = searched
     options |= {"others": others, "seed": 2}  # all budgets have their turns before the stop and after it
     whole = sp.train(network(), quadrants(), "anneal-trades", sp.Budget(k=1), **options)
     options["out"] = tmp_path
@@ -74,7 +76,7 @@ def test_a_checkpoint_from_before_a_setting_existed_goes_on(tmp_path: Path) -> N
     with pytest.raises(Stop):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, progress=stopped_after(5), **options)
     kept = torch.load(tmp_path / api.CHECKPOINT, weights_only=True)
-    for name in ("keep", "mixed", "steps_last", "others", "multi_eps_others"):
+    for name in ("keep", "mixed", "searched", "queries", "steps_last", "others", "multi_eps_others"):
         del kept["configuration"]["settings"][name]
     del kept["changes"]
     torch.save(kept, tmp_path / api.CHECKPOINT)

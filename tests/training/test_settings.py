@@ -89,6 +89,28 @@ def test_no_setting_takes_a_value_of_another_kind(field: Field[Any]) -> None:
             make_settings("sat", sp.Budget(k=2, pattern=sp.Patches(3)), {field.name: wrong})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"searched": 0.5}, "searched=0.5 without keep, from which it goes on; use keep=True"),
+        ({"searched": 1.5, "keep": True}, "searched=1.5; use at most 1"),
+        ({"searched": 0.5, "keep": True, "mixed": 0.6}, "mixed=0.6 and searched=0.5; .* use at most 1 in all"),
+        ({"queries": 8, "keep": True}, r"queries=8 without searched; omit it, or use e\.g\. searched=0.25"),
+        ({"queries": 0, "searched": 0.5, "keep": True}, "queries=0; use at least 1"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        make_settings("anneal-at", sp.Budget(k=2), options)
+
+
+def test_a_search_needs_a_budget_of_single_points() -> None:
+    rows, options = sp.Budget(k=2, pattern=sp.Rows()), {"searched": 0.5, "keep": True}
+    with pytest.raises(UnsupportedError, match=r"searched=0.5 with Budget\(k=2, Rows\(\)\); .* pixels and features"):
+        make_settings("anneal-at", rows, options)
+    assert make_settings("anneal-at", rows, {**options, "others": sp.Budget(k=2)}).searched == 0.5
+
+
 def test_a_budget_and_a_method_of_another_kind_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="budget=20; expected a Budget"):
         make_settings("sat", 20, {})  # type: ignore[arg-type]

@@ -19,29 +19,34 @@ from support.quadrants import ENVIRONMENT, network, quadrants
 SETTINGS: dict[str, Any] = {
     "epochs": 3, "batch": 16, "steps": 3, "multi_eps": 2, "soft_from": 0.3, "held_out": 6, "watch_steps": 2, "ema": 0.9
 }  # fmt: skip
-PROGRAM = f"""
+SEARCHED = {"keep": True, "searched": 0.5}
+PROGRAM = """
 import json, os, sys, torch, sparsepgd as sp
 from pathlib import Path
 from support.quadrants import network, quadrants
-trained = sp.train(network(norm=False), quadrants(70), "strades+sn", sp.Budget(k=1), out=sys.argv[1], **{SETTINGS})
+method, settings = sys.argv[2], json.loads(sys.argv[3])
+trained = sp.train(network(norm=False), quadrants(70), method, sp.Budget(k=1), out=sys.argv[1], **settings)
 tasks = Path("/proc/self/task")
 left = [name for task in tasks.glob("*/comm") if (name := task.read_text().strip()).startswith("pt_gloo")]
-assert not left, f"threads of the group outlive it and abort at the end of Python: {{left}}"
+assert not left, f"threads of the group outlive it and abort at the end of Python: {left}"
 if os.environ["RANK"] == "0":
     print(json.dumps([trained.curves, trained.model[0].weight.flatten().tolist()]))
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "0")
 
 
-def test_two_workers_train_like_one(tmp_path: Path) -> None:
-    """Attack, noise, soft targets with their weights, average and watch included."""
+@pytest.mark.parametrize(("method", "more"), [("strades+sn", {}), ("anneal-trades", SEARCHED)])
+def test_two_workers_train_like_one(method: str, more: dict[str, Any], tmp_path: Path) -> None:
+    """Attack, noise, soft targets with their weights, changes that are kept, average and watch included."""
+    settings = {**SETTINGS, **more}
     (tmp_path / "program.py").write_text(PROGRAM)
     words = [sys.executable, *TORCHRUN, str(tmp_path / "program.py"), str(tmp_path / "shared")]
+    words += [method, json.dumps(settings)]
     done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert done.returncode == 0, done.stderr
     curves, weights = json.loads(done.stdout.splitlines()[-1])
     data, budget = quadrants(70), sp.Budget(k=1)
-    alone = sp.train(network(norm=False), data, "strades+sn", budget, out=tmp_path / "alone", **SETTINGS)
+    alone = sp.train(network(norm=False), data, method, budget, out=tmp_path / "alone", **settings)
     assert curves.keys() == alone.curves.keys()
     for name in ("loss", "lr"):
         assert curves[name] == pytest.approx(alone.curves[name], rel=1e-4), name

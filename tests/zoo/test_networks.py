@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from sparsepgd.errors import ShapeError, UnsupportedError
-from sparsepgd.zoo import PreActResNet, preact_resnet18, small_preact_resnet
+from sparsepgd.problem.lean import Affine, lean
+from sparsepgd.zoo import PreActResNet, preact_resnet18, small_preact_resnet, wide_resnet28_5
 from sparsepgd.zoo.networks import median_filter, median_preact_resnet18, median_small_preact_resnet
 from sparsepgd.zoo.normalise import KNOWN, Normalised
 
@@ -17,7 +18,8 @@ def count(network: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    "build", [preact_resnet18, small_preact_resnet, median_preact_resnet18, median_small_preact_resnet]
+    "build",
+    [preact_resnet18, small_preact_resnet, median_preact_resnet18, median_small_preact_resnet, wide_resnet28_5],
 )
 @pytest.mark.parametrize("num_classes", [10, 43])
 def test_logits_have_one_row_an_image_and_one_column_a_class(build, num_classes):
@@ -53,6 +55,24 @@ def test_number_of_parameters(activation):
 def test_small_network_fits_into_two_megabytes():
     state = small_preact_resnet().state_dict()
     assert sum(value.numel() * value.element_size() for value in state.values()) < 2_000_000
+
+
+def test_the_wide_network_fits_into_the_weights_of_the_repository_in_half_precision():
+    with torch.device("meta"):
+        state = wide_resnet28_5().half().state_dict()
+    assert sum(value.numel() * value.element_size() for value in state.values()) < 25_000_000
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+def test_in_half_precision_every_batch_normalisation_runs_with_the_activation_after_it(activation, monkeypatch):
+    fused = []
+    activated = Affine.activated
+    monkeypatch.setattr(Affine, "activated", lambda self, x, name: (fused.append(name), activated(self, x, name))[1])
+    network = PreActResNet(**TINY, activation=activation, stem=2).eval()  # as wide networks are made
+    copied = lean(network, torch.bfloat16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        copied(torch.rand(2, 3, 8, 8))
+    assert fused == [activation] * 6 + ["relu"]
 
 
 def test_softplus_in_the_blocks_and_relu_at_the_end():

@@ -14,12 +14,12 @@ from sparsepgd.baselines.loap import LOAP
 from sparsepgd.baselines.pgd0 import PGD0
 from sparsepgd.problem.goals import Divergence, Goal, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed
-from sparsepgd.search import SparseAnneal, SparsePGD
+from sparsepgd.search import ClusterRS, SparseAnneal, SparsePGD
 from sparsepgd.search.graphs import Recorded
 from sparsepgd.search.loop import Images, Waiting
 from sparsepgd.search.noise import Noise, Stream, signed
 from sparsepgd.threat import Budget, Threat
-from sparsepgd.training.annealing import short_cycle
+from sparsepgd.training.annealing import PASSES, short_cycle, short_search
 from sparsepgd.training.data import Batch
 from sparsepgd.training.settings import Settings
 
@@ -60,7 +60,7 @@ def times(tested: Budget, multiple: int, shape: tuple[int, int, int]) -> Budget:
 
 @dataclass(frozen=True, eq=False)
 class SparseAdversary:
-    """sPGD as in the paper's training (20 steps, tolerance 10), SparseAnneal, or another attack.
+    """sPGD as in the paper's training (20 steps, tolerance 10), SparseAnneal, Cluster-RS, or another attack.
 
     On a GPU its work is recorded and replayed: the weights change, but stay where they are.
     """
@@ -76,7 +76,7 @@ class SparseAdversary:
         if isinstance(attack, LOAP):
             return attack.perturb(model, batch.x, batch.y, seed=seed, index=batch.rows)
         steps = self.steps(done)
-        if not isinstance(attack, SparseAnneal):
+        if isinstance(attack, SparsePGD | PGD0):
             attack = attack.for_call(Noise(seed))
         work: Callable[..., Tensor] = partial(self._perturbed, model, attack, steps, self.settings.attacked[turn].k)
         if batch.x.is_cuda:
@@ -84,13 +84,13 @@ class SparseAdversary:
             work = self.recorded.setdefault(kind, Recorded(work))
         with borrowed(model, batch.x.device):
             drawn = torch.full((), signed(seed), dtype=torch.int64, device=batch.x.device)
-            start = [] if batch.kept is None or not isinstance(attack, SparseAnneal) else [batch.kept]
+            start = [] if batch.kept is None or isinstance(attack, SparsePGD) else [batch.kept]
             return work(batch.x, batch.y, batch.rows, drawn, *start)
 
     def _perturbed(
         self,
         model: nn.Module,
-        attack: SparsePGD | SparseAnneal | PGD0,
+        attack: SparsePGD | SparseAnneal | ClusterRS | PGD0,
         steps: int,
         tested: int,
         x: Tensor,
@@ -106,6 +106,11 @@ class SparseAdversary:
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
             return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
+        if isinstance(attack, ClusterRS):
+            assert kept is not None
+            threat, images = entered(attack, x, y, rows)
+            oracle = Oracle(model, goal, attack.loss)
+            return short_search(attack.queries, tested, oracle, threat, images, kept, Noise(seed))
         if isinstance(attack, SparsePGD) and attack.steps == 1:
             return one_step(attack, model, x, y, rows, goal, Noise(seed))
         return attack.perturb_borrowed(model, x, y, Noise(seed), goal, rows)
@@ -114,11 +119,13 @@ class SparseAdversary:
         settings = self.settings
         return settings.steps + round(done * ((settings.steps_last or settings.steps) - settings.steps))
 
-    def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | PGD0 | LOAP:
+    def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | ClusterRS | PGD0 | LOAP:
         """That of an iteration: its steps, its budget and its backward function may change."""
         settings, steps = self.settings, self.steps(done)
         turn = settings.turn(iteration)
         budget = self.budgets[turn]
+        if settings.searches(iteration):
+            return ClusterRS(budget, settings.queries or PASSES * steps)
         if settings.anneals(iteration):
             return SparseAnneal(budget)
         if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
@@ -151,7 +158,7 @@ def one_step(
     return attack.propose(threat, images, attack.update(threat, images, state, seen, torch.zeros_like(y), noise))
 
 
-def entered(attack: SparsePGD | SparseAnneal, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Threat, Images]:
+def entered(attack: SparsePGD | SparseAnneal | ClusterRS, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Threat, Images]:
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
     waiting = Waiting.of(threat, x.detach(), y, clean_loss=torch.zeros_like(y), index=rows)
     return threat, Images.entering(waiting, threat, False)

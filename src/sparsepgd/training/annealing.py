@@ -1,22 +1,28 @@
 """SparseAnneal as the adversary of a training run: one short cycle for each batch, and the changes that are kept.
 
 A cycle of few steps takes larger ones, so that its path is as long as that of the attack. Images differ in how far the
-path goes and in how many groups are left at its end, because a model withstands only what it has seen.
+path goes and in how many groups are left at its end, because a model withstands only what it has seen. A model that
+withstands gradients may still fail against clusters of points, which no gradient shows. So a short search of Cluster-RS
+may take the place of a cycle: from nothing it would take hundreds of queries, from what is kept few.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sparsepgd.problem.oracle import Oracle
+from sparsepgd.search import ClusterRS
 from sparsepgd.search.anneal import ANNEALED, direction, strongest
 from sparsepgd.search.loop import Images
 from sparsepgd.search.moves import column, placed
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search.clusters import Change, longest_side, numbers, varied
+from sparsepgd.search.random_search.moves import draw_parts
+from sparsepgd.search.random_search.sparse_rs import State
 from sparsepgd.threat import Threat
 from sparsepgd.training.team import Team
 
@@ -26,6 +32,8 @@ DECAY = 1 / 6  # the last step as a share of the first
 WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
 AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
 CONTINUED = 0.5  # the path of the others, if groups overlap, as a share of that from the clean image
+PASSES = 2  # queries of a search for each step of a cycle, which takes a forward and a backward pass
+SQUARES = 0.5  # share of the images that it changes in squares, the others in single points
 
 
 def short_cycle(
@@ -43,7 +51,7 @@ def short_cycle(
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
     size = eps * PATH / steps * torch.exp(SPREAD * spread)
-    k = tested * (1 + (draws[:, 0] * (most // tested)).long()).clamp(max=most // tested)
+    k = drawn_groups(draws[:, 0], tested, most)
     clean = torch.zeros_like(images.x)
     delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
     v = delta.new_zeros(len(delta), *threat.grid)
@@ -75,6 +83,11 @@ def short_cycle(
     return point
 
 
+def drawn_groups(draw: Tensor, tested: int, most: int) -> Tensor:
+    """(B,), 1, 2, ... times those that are tested, at most `most`. `draw`: (B,), uniform in (0, 1)."""
+    return tested * (1 + (draw * (most // tested)).long()).clamp(max=most // tested)
+
+
 def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor:
     """(B, *grid), 1 on at most k (B,) groups that cover a change: one after the other where most of the rest is."""
     v, left = delta.new_zeros(len(delta), *threat.grid), delta**2
@@ -84,6 +97,45 @@ def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor
         v = v.maximum(threat.top_k(score, images.usable, wanted.long(), 1))
         left = left * (threat.expand(v) == 0)
     return v
+
+
+@dataclass(frozen=True, eq=False)
+class Continued(ClusterRS):
+    """From given changes on, whose loss is that of the first query."""
+
+    _: KW_ONLY
+    first: Change
+    k: Tensor  # (B,), points that an image may have
+    side: Tensor  # (B,), of the squares, 1: single points
+
+    def start(self, threat: Threat, images: Images, noise: Noise) -> State[Change]:
+        return State(self.first, images.clean_loss, torch.zeros_like(images.y, dtype=torch.bool), self.first)
+
+    def change(self, threat: Threat, images: Images, kept: Change, it: Tensor, noise: Noise) -> Change:
+        draws = draw_parts(noise, images, it, *numbers(images, kept.mask))
+        return varied(self.budget, images, kept, draws, self.side, self.side == 1, self.k)
+
+
+def short_search(
+    queries: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor, noise: Noise
+) -> Tensor:
+    """The points (B, C, H, W) with the largest loss, that of what is kept or more. `kept`: changes (B, C, H, W).
+
+    An image may have as many points as the cycle left to it that found its change: whole times those that are `tested`.
+    It never begins again at the clean image, or a good change would be lost for a poor one; with nothing kept it begins
+    there, with squares."""
+    draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
+    delta, most = images.clip(kept), threat.budget.k
+    score = threat.gather(delta**2)
+    used = (score > 0).flatten(1).sum(1)
+    k = tested * (-(-used // tested)).clamp(max=most // tested)
+    k = torch.where(used > 0, k, drawn_groups(draws[:, 0], tested, most))
+    mask = (threat.top_k(score, images.usable, k, most) > 0) & (score > 0)
+    side = torch.where((draws[:, 1] < SQUARES) | (used == 0), longest_side(k), 1)
+    first = Change(mask, torch.where(mask, delta, 0.0))
+    search = Continued(threat.budget, queries, early_stop=False, first=first, k=k, side=side)
+    unknown = torch.full_like(images.y, -torch.inf, dtype=torch.float32)
+    return search.perturb_batch(oracle, threat, replace(images, clean_loss=unknown), noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
 from sparsepgd.sources.data import load_parts
+from sparsepgd.zoo.checkpoints import has_choice
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 NETWORKS = f"{', '.join(ARCHITECTURES)}, torchvision:NAME (fresh weights), zoo:NAME, trained:FOLDER or FILE.py:FACTORY"
@@ -85,13 +86,16 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
 
 
 def network(name: str, data: Datasets, seed: int) -> Network:
-    """A fresh network by its name, drawn under the seed, or one with weights."""
+    """A fresh network by its name, drawn under the seed, or one with weights. Of a fresh one the name may say which
+    activation is in its blocks: preact_resnet18:relu."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(signed(seed))
-        if name in ARCHITECTURES:
-            arguments = {"num_classes": data.classes}
-            return Network(ARCHITECTURES[name](**arguments), name, arguments)
         kind, _, rest = name.partition(":")
+        if kind in ARCHITECTURES:
+            arguments: dict[str, Any] = {"num_classes": data.classes}
+            if rest and has_choice(ARCHITECTURES[kind], kind, rest):
+                arguments["activation"] = rest
+            return Network(ARCHITECTURES[kind](**arguments), kind, arguments)
         if kind == "torchvision":
             from torchvision import models
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.search import ClusterRS
 from sparsepgd.threat import Budget, Patches
 from sparsepgd.validation import checked
 
@@ -95,6 +96,8 @@ class Settings:
     steps: int = field(default=20, metadata=ONE)
     steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
     mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
+    searched: float = field(default=0.0, metadata=SHARE)  # batches that a random search attacks, from what is kept on
+    queries: int | None = field(default=None, metadata=ONE)  # of it; None: as many as a cycle has passes
     keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
     gradient: Gradient = "random"  # a fair coin for each batch; alternating: five epochs each
     mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
@@ -139,9 +142,10 @@ class Settings:
                 f"{self.method!r} with {flat[0]}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        extra = {"mixed": self.mixed, "keep": self.keep}
+        extra = {"mixed": self.mixed, "searched": self.searched, "keep": self.keep}
         if (own := [name for name, value in extra.items() if value]) and kind.adversary != "anneal":
             raise UnsupportedError(f"{own[0]} with {self.method!r}; only anneal-at and anneal-trades support it")
+        self._check_search()
         if not all(side >= 1 for side in self.multi_size):
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
         if self.multi_size and not isinstance(self.budget.pattern, Patches):
@@ -152,6 +156,22 @@ class Settings:
             raise UnsupportedError(f"multi_eps_others={self.multi_eps_others} without others; omit it, or name others")
         if any(budget.allowed is not None and budget.allowed.dim() == 3 for budget in self.budgets):
             raise UnsupportedError("one allowed mask per image is not supported in training; use one (H, W) for all")
+
+    def _check_search(self) -> None:
+        if self.queries is not None and not self.searched:
+            raise UnsupportedError(f"queries={self.queries} without searched; omit it, or use e.g. searched=0.25")
+        if not self.searched:
+            return
+        if not self.keep:
+            raise UnsupportedError(f"searched={self.searched} without keep, from which it goes on; use keep=True")
+        if self.mixed + self.searched > 1:
+            raise UnsupportedError(
+                f"mixed={self.mixed} and searched={self.searched}; both are shares of the batches: use at most 1 in all"
+            )
+        if not any(isinstance(budget.pattern, ClusterRS.patterns) for budget in self.attacked):
+            raise UnsupportedError(
+                f"searched={self.searched} with {self.budget}; the search is for pixels and features: use searched=0"
+            )
 
     @property
     def kind(self) -> Method:
@@ -183,8 +203,14 @@ class Settings:
         return self.multi_eps_others if other and self.multi_eps_others is not None else self.multi_eps
 
     def anneals(self, iteration: int) -> bool:
-        """Whether SparseAnneal attacks the batch of an iteration; if it does at all, the others are for sPGD."""
+        """Whether SparseAnneal attacks the batch of an iteration, or the random search in its place; if it does at all,
+        the others are for sPGD."""
         return self.kind.adversary == "anneal" and self.seed_for("mixed", iteration) % 1000 >= 1000 * self.mixed
+
+    def searches(self, iteration: int) -> bool:
+        """Whether that is the random search, which is for single points."""
+        drawn = self.seed_for("mixed", iteration) % 1000 >= 1000 * (1 - self.searched)
+        return drawn and isinstance(self.attacked[self.turn(iteration)].pattern, ClusterRS.patterns)
 
     def seed_for(self, purpose: str, number: int = 0) -> int:
         """A separate seed for every purpose and every epoch or iteration."""

@@ -5,6 +5,7 @@ from sparsepgd.zoo.networks import (
     digits_resnet,
     preact_resnet18,
     small_preact_resnet,
+    wide_resnet28_5,
     wide_resnet28_10,
 )
 from sparsepgd.zoo.places import FULL_SIZE, Place
@@ -43,5 +44,6 @@ __all__ = [
     "small_preact_resnet",
     "vgg11",
     "where",
+    "wide_resnet28_5",
     "wide_resnet28_10",
 ]

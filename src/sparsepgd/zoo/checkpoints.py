@@ -84,16 +84,22 @@ def fitted(
         raise SourceError(
             f"these weights do not fit {name}: {_keys(state)} instead of {_keys(own)}; use their own architecture"
         )
-    if "activation" in signature(build).parameters:
+    if has_choice(build, name, activation):
         build = partial(build, activation=_chosen(activation, activation_of(state), name))
-    elif activation:
-        raise SourceError(f"{name}:{activation}: {name} has a fixed activation; use {name}")
     network = build(num_classes=len(state[last]))
     if "mean" in own and how is not None:
         state |= {"mean": torch.tensor(how.mean).view_as(own["mean"]), "std": torch.tensor(how.std).view_as(own["std"])}
         how = None
     load(network, state, name)
     return network, how
+
+
+def has_choice(build: Callable[..., nn.Module], name: str, activation: str) -> bool:
+    """Whether a network has a choice of activations; an error if one is asked for that cannot be chosen."""
+    choice = "activation" in signature(build).parameters
+    if activation and not choice:
+        raise SourceError(f"{name}:{activation}: {name} has a fixed activation; use {name}")
+    return choice
 
 
 def load(network: nn.Module, state: State, name: str) -> None:

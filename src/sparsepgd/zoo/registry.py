@@ -25,6 +25,7 @@ from sparsepgd.zoo.networks import (
     median_small_preact_resnet,
     preact_resnet18,
     small_preact_resnet,
+    wide_resnet28_5,
     wide_resnet28_10,
 )
 from sparsepgd.zoo.places import FULL_SIZE, VARIABLE, Place, package, places
@@ -39,6 +40,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet34": resnet34,
     "vgg11": vgg11,
+    "wide_resnet28_5": wide_resnet28_5,
     "wide_resnet28_10": wide_resnet28_10,
 }
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
