@@ -81,7 +81,8 @@ class Evaluation:
             "--pattern", pattern, "--attack", attack.name, "--steps", attack.steps, "--queries", attack.queries,
             "--seed", self.seed, "--chunk", args.n, "--out", self.folder, "-q",
         ]  # fmt: skip
-        spgd(*words)
+        if not (self.folder / "run.json").is_file():
+            spgd(*words)
         found = self.figure
         print(found, found.robust_accuracy, flush=True)
 
