@@ -105,7 +105,8 @@ class SparseAdversary:
                 goal = Divergence(model(x).log_softmax(1))
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
-            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
+            careful = self.settings.searched > 0 and threat.pointwise  # or what searches find would be lost
+            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed), careful)
         if isinstance(attack, ClusterRS):
             assert kept is not None
             threat, images = entered(attack, x, y, rows)
