@@ -105,8 +105,7 @@ class SparseAdversary:
                 goal = Divergence(model(x).log_softmax(1))
         if isinstance(attack, SparseAnneal):
             threat, images = entered(attack, x, y, rows)
-            careful = self.settings.searched > 0 and threat.pointwise  # or what searches find would be lost
-            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed), careful)
+            return short_cycle(steps, tested, Oracle(model, goal), threat, images, kept, Noise(seed))
         if isinstance(attack, ClusterRS):
             assert kept is not None
             threat, images = entered(attack, x, y, rows)

@@ -44,11 +44,9 @@ def short_cycle(
     images: Images,
     kept: Tensor | None,
     noise: Noise,
-    careful: bool = False,
 ) -> Tensor:
     """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
-    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with.
-    `careful`: an image that goes on from one has as many groups as before, and stays there if it loses by the cycle."""
+    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
@@ -56,9 +54,6 @@ def short_cycle(
     k = drawn_groups(draws[:, 0], tested, most)
     clean = torch.zeros_like(images.x)
     delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
-    if careful:
-        shown = images.clip(delta)
-        continued, k = shown.flatten(1).any(1), own_groups(threat, shown, tested, k)
     v = delta.new_zeros(len(delta), *threat.grid)
     if threat.overlapping and kept is not None:
         v = covering(threat, images, delta, k)
@@ -75,8 +70,6 @@ def short_cycle(
             break
         seen = oracle.evaluate(point, images.y, images.label, gradient=True)
         assert seen.gradient is not None
-        if step == 0:
-            start, before = point, seen.loss
         g = seen.gradient.float()
         risen = delta + column(size * DECAY ** (step / steps)) * direction(threat, g)
         if not threat.overlapping:
@@ -87,21 +80,12 @@ def short_cycle(
             fresh, new = placed(threat, images, g, k - v.flatten(1).sum(1).long(), k, noise)
             risen, v = torch.where(threat.expand(v) > 0, risen, fresh), v.maximum(new)
         delta = risen
-    if careful:
-        after = oracle.evaluate(point, images.y, images.label, gradient=False).loss
-        point = torch.where(column(continued & (before > after)), start, point)
     return point
 
 
 def drawn_groups(draw: Tensor, tested: int, most: int) -> Tensor:
     """(B,), 1, 2, ... times those that are tested, at most `most`. `draw`: (B,), uniform in (0, 1)."""
     return tested * (1 + (draw * (most // tested)).long()).clamp(max=most // tested)
-
-
-def own_groups(threat: Threat, delta: Tensor, tested: int, otherwise: Tensor) -> Tensor:
-    """(B,), 1, 2, ... times those that are tested, no fewer than a change has; `otherwise` (B,) where there is none."""
-    used = (threat.gather(delta.abs()) > 0).flatten(1).sum(1)
-    return torch.where(used > 0, tested * (-(-used // tested)).clamp(max=threat.budget.k // tested), otherwise)
 
 
 def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor:
@@ -142,9 +126,12 @@ def short_search(
     there, with squares."""
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     delta, most = images.clip(kept), threat.budget.k
-    k = own_groups(threat, delta, tested, drawn_groups(draws[:, 0], tested, most))
-    mask = (threat.gather(delta.abs()) > 0) & (strongest(threat, images, delta, k, most) > 0)
-    side = torch.where((draws[:, 1] < SQUARES) | ~mask.flatten(1).any(1), longest_side(k), 1)
+    score = threat.gather(delta**2)
+    used = (score > 0).flatten(1).sum(1)
+    k = tested * (-(-used // tested)).clamp(max=most // tested)
+    k = torch.where(used > 0, k, drawn_groups(draws[:, 0], tested, most))
+    mask = (threat.top_k(score, images.usable, k, most) > 0) & (score > 0)
+    side = torch.where((draws[:, 1] < SQUARES) | (used == 0), longest_side(k), 1)
     first = Change(mask, torch.where(mask, delta, 0.0))
     search = Continued(threat.budget, queries, early_stop=False, first=first, k=k, side=side)
     unknown = torch.full_like(images.y, -torch.inf, dtype=torch.float32)
