@@ -165,9 +165,19 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **({"saa+": [dataclasses.asdict(one) for one in figures(plus)], "shipped as": ship} if ship else {}),
+        **(_shipped(ship, args.weights, plus) if ship else {}),
         "saa": first.told(),
         **({"others": {one.words: one.told() for one in others}} if others else {}),
+    }
+
+
+def _shipped(name: str, weights: Path, plus: Iterable[Evaluation]) -> dict[str, Any]:
+    """What the record says of a shipped model: under saa+, and what it cost with the stages before."""
+    card = zoo.card(name, weights)
+    return {
+        "saa+": [dataclasses.asdict(one) for one in figures(plus)],
+        "shipped as": name,
+        "all stages": {"epochs": card.epochs, "seconds": card.training_seconds},
     }
 
 
