@@ -108,20 +108,121 @@ for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
 print("equal")
 """
 
-CHECKED = """
+RENDERED = """
+from dataclasses import replace
+import torch
+from sparsepgd import Budget, Features
+from sparsepgd.kernels import compiled
+from sparsepgd.search import loop
+torch.manual_seed(0)
+for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
+    x, p = torch.rand(shape), torch.randn(shape)
+    p.flatten()[:1] = torch.nan
+    p[:, :, :1] = torch.randint(-255, 256, p[:, :, :1].shape) / 510 - x[:, :, :1]  # many halves of levels
+    for budget in (Budget(1), Budget(1, eps=0.1, pattern=Features())):
+        y, threat = torch.zeros(len(x), dtype=torch.int64), budget.resolve(shape[1:])
+        waiting = loop.Waiting.of(threat, x, y, clean_loss=torch.zeros(len(x)), index=y)
+        images = loop.Images.entering(waiting, threat, False)
+        turned = replace(images, x=images.x.contiguous(memory_format=torch.channels_last))
+        chosen = torch.rand(len(x), *threat.grid) > 0.4
+        for given in (images, turned):
+            for mask in (chosen, chosen.float()):
+                for quantize in (False, True):
+                    loop.kernels = lambda device: None
+                    by_torch = given.render(p, mask, quantize)
+                    loop.kernels = lambda device: compiled
+                    by_kernel = given.render(p, mask, quantize)
+                    torch.testing.assert_close(by_kernel, by_torch, rtol=0, atol=0, equal_nan=True)
+print("equal")
+"""
+
+JUDGED = """
 import torch
 from sparsepgd.kernels import compiled
-compiled.check(torch.device("cpu"))
-for name in ("top_k", "clip", "uniform"):
+from sparsepgd.problem import goals
+from sparsepgd.problem.oracle import Oracle
+torch.manual_seed(0)
+weights = torch.randn(12, 100)
+for classes in (2, 3, 4, 10, 100):
+    x, label = torch.randn(30, 12), torch.randint(0, classes, (30,))
+    x[:2] = 0  # all logits are equal
+    x[2, 3], x[3, 4] = torch.inf, torch.nan
+    y, along = (label + 1) % classes, torch.arange(30) % 3
+    for goal in (goals.Untargeted(), goals.Targeted(1), goals.Targeted(1, accept="any")):
+        truth = label if goal == goals.Untargeted() else y
+        for name in goals.LOSSES:
+            oracle = Oracle(lambda x: x @ weights[:, :classes], goal, name, scale=4.0)
+            for asked in ((True, None), (True, along), (False, None)):
+                goals.kernels = lambda device: None
+                by_torch = oracle.evaluate(x, truth, label, *asked)
+                goals.kernels = lambda device: compiled
+                by_kernel = oracle.evaluate(x, truth, label, *asked)
+                torch.testing.assert_close(by_kernel.loss, by_torch.loss)
+                assert torch.equal(by_kernel.fooled, by_torch.fooled)
+                if asked[0]:  # of equal logits, which of them is the third is left open
+                    equal = [] if name == "dlr" or asked[1] is not None else [0, 1]
+                    given, wanted = (one.gradient[[*equal, *range(4, 30)]] for one in (by_kernel, by_torch))
+                    torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-4)
+                    assert not by_kernel.gradient[2:4].any()
+print("equal")
+"""
+
+VARIED = """
+import torch
+from sparsepgd import Budget, Features
+from sparsepgd.kernels import compiled
+from sparsepgd.search.loop import Images
+from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search import clusters
+torch.manual_seed(0)
+cases = (
+    (Budget(k=20), (3, 12, 12)),
+    (Budget(k=30, pattern=Features()), (3, 9, 11)),
+    (Budget(k=4, eps=0.1), (1, 8, 8)),
+    (Budget(k=12, allowed=torch.rand(9, 11) > 0.4), (3, 9, 11)),
+    (Budget(k=4), (3, 2, 2)),
+)
+for budget, shape in cases:
+    x, y, threat = torch.rand(8, *shape), torch.arange(8), budget.resolve(shape)
+    x[:3] = x[:3].round()
+    allowed, usable = threat.masks(8) or (None, None)
+    here = Images(x, y, y, torch.zeros(8), y, y, usable, *threat.box(x, allowed, False))
+    kept = clusters.Change(torch.zeros(8, *threat.grid, dtype=torch.bool), torch.zeros_like(x))
+    for step in range(40):
+        sizes = clusters.numbers(here, kept.mask)
+        draws = Noise(3).uniform(Stream.VARIATION, y, step, (sum(sizes),)).split(list(sizes), 1)
+        k = torch.full_like(y, budget.k) - y % 3
+        side = torch.where(y % 2 == step % 2, clusters.longest_side(k), 1)
+        side = side if step % 3 else side.float()
+        given = budget, here, kept, draws, side, (side == 1) & (y < 6), k if step > 20 else None
+        clusters.kernels = lambda device: None
+        by_torch = clusters.varied(*given)
+        clusters.kernels = lambda device: compiled
+        by_kernel = clusters.varied(*given)
+        assert torch.equal(by_kernel.mask, by_torch.mask)
+        torch.testing.assert_close(by_kernel.value, by_torch.value)
+        kept = by_torch
+print("equal")
+"""
+
+CHECKED = """
+import torch
+from sparsepgd.kernels import checked, compiled
+checked.check(torch.device("cpu"))
+
+def off(found):
+    return tuple(map(off, found)) if isinstance(found, tuple) else ~found if found.dtype == torch.bool else found + 1
+
+for name in ("uniform", "varied", "judged", "top_k", "render", "clip"):
     right = getattr(compiled, name)
-    setattr(compiled, name, lambda *args, right=right: right(*args) + 1)
+    setattr(compiled, name, lambda *args, right=right: off(right(*args)))
     try:
-        compiled.check(torch.device("cpu"))
+        checked.check(torch.device("cpu"))
     except ArithmeticError as error:
         print(error)
     setattr(compiled, name, right)
 compiled.CODES["silu"] = 1
-compiled.check(torch.device("cpu"))
+checked.check(torch.device("cpu"))
 """
 
 
@@ -141,8 +242,20 @@ def test_changes_within_the_box_to_the_bit() -> None:
     assert without_gpu(CLIPPED) == "equal\n"
 
 
+def test_images_with_changes_to_the_bit() -> None:
+    assert without_gpu(RENDERED) == "equal\n"
+
+
+def test_losses_verdicts_and_gradients_of_logits() -> None:
+    assert without_gpu(JUDGED) == "equal\n"
+
+
+def test_variations_of_changed_points() -> None:
+    assert without_gpu(VARIED) == "equal\n"
+
+
 def test_kernels_that_compute_something_else_are_refused_when_they_are_loaded() -> None:
-    told = without_gpu(CHECKED.replace('compiled.CODES["silu"] = 1\ncompiled.check(torch.device("cpu"))\n', ""))
-    assert [line.split()[3] for line in told.splitlines()] == ["top_k", "clip", "uniform"]
+    told = without_gpu(CHECKED.replace('compiled.CODES["silu"] = 1\nchecked.check(torch.device("cpu"))\n', ""))
+    assert [line.split()[3] for line in told.splitlines()] == ["uniform", "varied", "judged", "top_k", "render", "clip"]
     with pytest.raises(AssertionError, match="the kernel of silu does not compute what torch computes"):
         without_gpu(CHECKED)

@@ -47,9 +47,9 @@ def loading(device: torch.device) -> Future[Any]:
 
 def _load(device: torch.device) -> Any:
     try:
-        from sparsepgd.kernels import compiled
+        from sparsepgd.kernels import checked, compiled
 
-        compiled.load(device)
+        checked.load(device)
     except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
     return compiled

@@ -1,5 +1,5 @@
-"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest, and
-changes clipped to the box of their images.
+"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest,
+changes clipped to the box of their images, and images with them; those of variations.py and verdicts.py as well.
 
 Each is compiled once for a kind of numbers: what differs from call to call is an argument, not a constant of the code.
 """
@@ -14,55 +14,16 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from sparsepgd.kernels import EAGER, SPLITMIX
+from sparsepgd.kernels.variations import POINTS, varied
+from sparsepgd.kernels.verdicts import CLASSES, judged
+
+__all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "render", "top_k", "uniform", "varied"]
 
 CODES = {name: code for code, name in enumerate(EAGER)}
-FIRST_NUMBERS = (0.7782281041145325, 0.6801370978355408, 0.8083280920982361)  # of seed 0, stream 1, image 0, step 0
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # random numbers, or entries of images
+ROUNDER = tl.constexpr(1.5 * 2**23)  # a float32 plus this, minus this: rounded, halves to even
 MOST = 16384  # numbers of which `top_k` finds the largest: one block holds them all
-
-
-def load(device: torch.device) -> None:
-    """Have the kernels ready, as far as one can know them: for fp16, images of 32x32 and a seed of 32 bits."""
-    half, single, whole = torch.float16, torch.float32, torch.int64
-    with torch.cuda.device(device):
-        _forward.warmup(half, single, single, half, 16, 16, 0, ROWS, CHANNELS, grid=(1, 1))
-        _backward.warmup(half, half, single, single, half, 16, 16, 0, ROWS, CHANNELS, grid=(1, 1))
-        _uniform.warmup(whole, whole, whole, single, 0, 1, 0, 16, False, *SPLITMIX, BLOCK, grid=(1, 1))
-        _top_k.warmup(single, single, whole, single, 16, False, 1024, grid=(1,), num_warps=_warps(1024))
-        _clip.warmup(single, single, single, single, single, 16, BLOCK, grid=(1,))
-        check(device)
-
-
-def check(device: torch.device) -> None:
-    """A kernel that does not compute what torch computes is an error: it may be compiled wrongly for a new device."""
-    x = torch.linspace(-3, 3, 2 * 64 * 16, device=device).view(2, 64, 4, 4)
-    half = x.half().contiguous(memory_format=torch.channels_last).requires_grad_()
-    factor, addend = torch.linspace(0.5, 2, 64, device=device), torch.linspace(-1, 1, 64, device=device)
-    for name, activation in EAGER.items():
-        whole = half.detach().float().requires_grad_()
-        wanted = activation(whole * factor.view(-1, 1, 1) + addend.view(-1, 1, 1))
-        given = Fused.apply(half, factor, addend, name)
-        pairs = [
-            (given, wanted),
-            (torch.autograd.grad(given.sum(), half)[0], torch.autograd.grad(wanted.sum(), whole)[0]),
-        ]
-        _demand(all(torch.allclose(a.float(), b, rtol=5e-3, atol=5e-3) for a, b in pairs), name)
-    score = x.flatten(1)[:, torch.randperm(1024, generator=torch.Generator().manual_seed(0)).to(device)].abs() + 1e-3
-    count = torch.tensor([1, 800], device=device)
-    ranks = score.argsort(1, descending=True).argsort(1)
-    _demand(torch.equal(top_k(score, None, count), (ranks < count[:, None]).float()), "top_k")
-    low, high = torch.zeros_like(score), torch.ones_like(score)
-    _demand(
-        torch.equal(clip(3 * score - 2, score, low, high), (3 * score - 2).clamp(low - score, high - score)), "clip"
-    )
-    zero = torch.zeros(1, dtype=torch.int64, device=device)
-    _demand(torch.equal(uniform(0, 1, zero, zero, 0, 3).cpu(), torch.tensor([FIRST_NUMBERS])), "uniform")
-
-
-def _demand(holds: bool, name: str) -> None:
-    if not holds:
-        raise ArithmeticError(f"the kernel of {name} does not compute what torch computes")
 
 
 # BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
@@ -226,4 +187,31 @@ def clip(p: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     out = torch.empty_like(p)
     if out.numel():
         _clip[(triton.cdiv(out.numel(), BLOCK),)](p, x, low, high, out, out.numel(), BLOCK)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _render(P, MASK, X, LOW, HIGH, OUT, entries, size, levels, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here, i = j < entries, row * entries + j
+    x = tl.load(X + i, mask=here)
+    moved = x + tl.load(P + i, mask=here)
+    on_grid = tl.div_rn((moved * levels + ROUNDER) - ROUNDER, tl.maximum(levels, 1.0))
+    moved = tl.where(levels > 0, on_grid, moved)
+    moved = tl.maximum(moved, tl.load(LOW + i, mask=here), propagate_nan=tl.PropagateNan.ALL)
+    moved = tl.minimum(moved, tl.load(HIGH + i, mask=here), propagate_nan=tl.PropagateNan.ALL)
+    chosen = tl.load(MASK + row * size + j % size, mask=here, other=0) > 0
+    tl.store(OUT + i, tl.where(chosen, moved, x), mask=here)
+
+
+def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels: int) -> Tensor:
+    """Float32 images x (B, C, H, W), changed by p where mask (B, 1 or C, H, W) > 0, from low to high; on a grid of so
+    many levels, 0: on none."""
+    p, x, low, high = (one.expand_as(x).contiguous() for one in (p, x, low, high))
+    mask = mask.contiguous().view(torch.uint8) if mask.dtype == torch.bool else mask.contiguous()
+    out, entries = torch.empty_like(x), x[0].numel() if len(x) else 0
+    if out.numel():
+        _render[(len(x), triton.cdiv(entries, BLOCK))](
+            p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), BLOCK, enable_fp_fusion=False
+        )
     return out

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError
+from sparsepgd.kernels import kernels
 
 LossName = Literal["ce", "margin", "dlr"]
 
@@ -40,6 +41,15 @@ def dlr(logits: Tensor, label: Tensor) -> Tensor:
 LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What follows from logits, as one kernel of a GPU computes it."""
+
+    loss: Tensor  # (B,), -inf where logits are not finite
+    fooled: Tensor  # (B,) bool
+    slope: Tensor  # (B, classes), the gradient of the loss that leads, times the scale
+
+
 class Goal(ABC):
     """What the adversary wants the model to predict."""
 
@@ -60,6 +70,22 @@ class Goal(ABC):
         losses = torch.stack([self.loss(logits, label, name) for name in LOSSES], 1)  # type: ignore[arg-type]
         return losses.gather(1, which[:, None]).squeeze(1)
 
+    def verdict(
+        self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
+    ) -> Verdict | None:
+        """The loss `name`, whether the goal is reached, and the slope of the loss `along` (B,), see `chosen_loss`, or
+        else of the same one. None: not at once."""
+        return None
+
+
+def _at_once(
+    logits: Tensor, label: Tensor, wanted: Tensor, equal: bool, sign: float, name: LossName, *led: Any
+) -> Verdict | None:
+    found = kernels(logits.device)
+    if found is None or logits.dtype != torch.float32 or logits.shape[1] > found.CLASSES:
+        return None
+    return Verdict(*found.judged(logits, label, wanted, equal, sign, list(LOSSES).index(name), *led))
+
 
 @dataclass(frozen=True)
 class Untargeted(Goal):
@@ -73,6 +99,11 @@ class Untargeted(Goal):
 
     def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
         return (logits.argmax(1) != y) & logits.isfinite().all(1)
+
+    def verdict(
+        self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
+    ) -> Verdict | None:
+        return _at_once(logits, label, y, False, 1.0, name, along, scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +146,12 @@ class Targeted(Goal):
         said = logits.argmax(1)
         hit = said == label if self.accept == "target" else said != y
         return hit & logits.isfinite().all(1)
+
+    def verdict(
+        self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
+    ) -> Verdict | None:
+        exact = self.accept == "target"
+        return _at_once(logits, label, label if exact else y, exact, -1.0, name, along, scale)
 
 
 @dataclass(frozen=True, eq=False)

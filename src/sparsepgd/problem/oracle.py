@@ -102,15 +102,23 @@ class Oracle:
         if not gradient:
             with torch.no_grad():
                 logits = self.logits(x_adv)
+                if (found := self.goal.verdict(logits, y, label, self.loss, None, 1.0)) is not None:
+                    return Evaluation(found.loss, found.fooled, None)
                 return self.judged(logits, self.goal.loss(logits, label, self.loss), y, label)
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
+            if (found := self.goal.verdict(logits, y, label, self.loss, along, self.scale)) is not None:
+                (g,) = torch.autograd.grad(logits, point, found.slope)
+                return Evaluation(found.loss, found.fooled, self._unscaled(g, point))
             loss = self.goal.loss(logits, label, self.loss)
             led = loss if along is None else self.goal.chosen_loss(logits, label, along)
             (g,) = torch.autograd.grad(led.sum() * self.scale, point)
-        # laid out like the points, which convolutions turn round: every operation on both would be slower
-        g = torch.nan_to_num(g if self.scale == 1 else g / self.scale, 0.0, 0.0, 0.0, out=torch.empty_like(point))
-        return self.judged(logits.detach(), loss.detach(), y, label, g)
+        return self.judged(logits.detach(), loss.detach(), y, label, self._unscaled(g, point))
+
+    def _unscaled(self, g: Tensor, point: Tensor) -> Tensor:
+        """The gradient, laid out like the points, which convolutions turn round: every operation on both would be
+        slower."""
+        return torch.nan_to_num(g if self.scale == 1 else g / self.scale, 0.0, 0.0, 0.0, out=torch.empty_like(point))
 
     def running(self, model: Model, scale: float) -> Self:
         return replace(self, model=model, scale=scale)

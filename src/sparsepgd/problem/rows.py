@@ -46,10 +46,14 @@ def clone(rows: D) -> D:
 
 
 def assign(into: Any, rows: Any) -> None:
-    """Copy every tensor to where its like lies, unless it lies there already."""
+    """Copy every tensor to where its like lies, unless it lies there already; those of a kind at once."""
+    alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
     for place, tensor in zip(tensors(into), tensors(rows), strict=True):
         if place is not tensor:
-            place.copy_(tensor)
+            kind = place.dtype, tensor.dtype, place.stride() == tensor.stride()
+            alike.setdefault(kind, []).append((place, tensor))
+    for pairs in alike.values():
+        torch._foreach_copy_([place for place, _ in pairs], [tensor for _, tensor in pairs])
 
 
 def tensors(rows: Any) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,18 +71,25 @@ class Images(Known):
 
     def clip(self, p: Tensor) -> Tensor:
         """The change p (B, C, H, W), so that the image stays in its box."""
-        found = kernels(p.device)
-        if found is not None and p.dtype == self.x.dtype == torch.float32 and p.shape == self.x.shape:
+        if (found := self._kernels(p)) is not None:
             clipped: Tensor = found.clip(p, self.x, self.low, self.high)
             return clipped
         return p.clamp((self.low - self.x).to(p.dtype), (self.high - self.x).to(p.dtype))
 
     def render(self, p: Tensor, mask: Tensor, quantize: bool) -> Tensor:
         """x + p where the mask is set, x itself elsewhere; inside the box, and on the 8-bit grid if asked for."""
+        if (found := self._kernels(p)) is not None:
+            rendered: Tensor = found.render(p, mask, self.x, self.low, self.high, LEVELS if quantize else 0)
+            return rendered
         moved = self.x + p.to(self.x.dtype)
         if quantize:
             moved = (moved * LEVELS).round() / LEVELS
         return torch.where(mask > 0, moved.clamp(self.low, self.high), self.x)
+
+    def _kernels(self, p: Tensor) -> Any:
+        """Those for changes of these images; None: there are none."""
+        fits = p.dtype == self.x.dtype == torch.float32 and p.shape == self.x.shape
+        return kernels(p.device) if fits else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +159,7 @@ class Step(Generic[S]):
         wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
         wins = wins & ~best.fooled if self.keeps == "first" else wins | seen.fooled if self.keeps == "latest" else wins
         wins = counts & wins
-        first = seen.fooled & wins & (~best.fooled | (self.keeps == "latest"))
+        first = seen.fooled & wins if self.keeps == "latest" else seen.fooled & wins & ~best.fooled
         record = Best(
             torch.where(wins[:, None, None, None], x_adv, best.x_adv),
             torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsepgd.kernels import kernels
 from sparsepgd.search.loop import Images
 from sparsepgd.search.moves import around
 from sparsepgd.threat import Budget
@@ -54,6 +55,14 @@ def varied(
     `draws`: see `numbers`. `side`: (B,), of the square, at most `longest_side(k)`. `single`: (B,) bool, where it is a
     point that may come beside others, take their colour, or only alter the colour of an old one. `k`: (B,), points that
     an image may have, unless as many as the budget; what is kept has no more."""
+    found = kernels(kept.mask.device)
+    if found is not None and kept.mask[0].numel() <= found.POINTS and images.x.dtype == torch.float32:
+        limit = torch.full_like(images.y, budget.k) if k is None else k
+        box, shares = (images.x, images.low, images.high), (budget.eps, ANYWHERE, COPY, TUNE, LEARNT, WEAKEST)
+        most = max(budget.k // 4, 1)
+        return Change(
+            *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
+        )
     place, other, colour, coin = draws
     tune = (coin[:, 0] < TUNE) & single & kept.mask.flatten(1).any(1)
     old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
