@@ -11,6 +11,7 @@ of a phase does not contain that of phases within it. Jobs, all unless `--only` 
     phases      the same attack and SparseAnneal, phase by phase, with every recording and every eager step
     profile     the longest entries of torch.profiler, on the host and on the device, of a first and of a second call
     passes      the model alone: a size of a batch for the first time and again; strict float32 in both layouts
+    official    the authors' code, twice in a process; needs --official
 """
 
 import argparse
@@ -35,6 +36,7 @@ JOBS = (
     "profile spgd",
     "profile anneal",
     "passes",
+    "official",
 )
 SHOWN, PROFILED = 12, 100  # entries of a profile, and steps of sPGD for it
 SIZES = (1000, 992, 768)  # of batches in half precision
@@ -59,6 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--anneal-steps", type=int, default=131)
+    parser.add_argument("--official", type=Path, help="a checkout of the authors' code")
     parser.add_argument("--device", help="left out: the GPU, if there is one")
     parser.add_argument("--commit", help="of this repository; default: from git")
     parser.add_argument("--only", nargs="+", choices=sorted({job.split()[0] for job in JOBS}))
@@ -232,6 +235,20 @@ class Bench:
         return {"seconds": round(seconds, 4), **known}
 
 
+def official(bench: Bench) -> dict[str, Any]:
+    """The same attack by the authors' code; what counts is what our verifier says."""
+    from sparsepgd.speed import bench as speed
+    from sparsepgd.speed import rivals
+
+    theirs = rivals.official(bench.args.official, bench.args.k, bench.args.steps, 1)["official spgd-projected"]
+    job = speed.Bench(bench.model, bench.x, bench.y, bench.sp.Budget(k=bench.args.k), batch_size=500)
+    found = {}
+    for call in ("first", "second"):
+        x_adv, seconds = job._clocked(lambda: theirs(bench.model, bench.x, bench.y, 0))
+        found[call] = {"seconds": round(seconds, 4), "robust": job._left(x_adv)}
+    return found
+
+
 def device() -> str:
     import torch
 
@@ -363,6 +380,7 @@ def measured(args: argparse.Namespace) -> None:
         "phases": lambda: phases(bench, name),
         "profile": lambda: profile(bench, name),
         "passes": lambda: passes(bench),
+        "official": lambda: official(bench),
     }
     found = {"start": bench.start, **jobs[kind]()}
     args.out.write_text(json.dumps(found))
@@ -390,6 +408,7 @@ def main() -> None:
         measured(args)
         return
     jobs = [job for job in JOBS if not args.only or job.split()[0] in args.only]
+    jobs = [job for job in jobs if job != "official" or args.official]
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for job in jobs:

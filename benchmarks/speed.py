@@ -51,6 +51,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--official-seeds", type=int, default=3, help="fewer, because the authors' code takes long")
+    parser.add_argument(
+        "--rivals", nargs="+", default=["spgd", "sparse-rs"], help="parts of the names of those that are run: saa, rs"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int, help="of ratio and large; left out: what the attack takes by itself")
     parser.add_argument("--side", type=int, default=224, help="of the images of large")
@@ -110,13 +113,14 @@ def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tenso
     theirs = rivals.official(args.official, args.k, args.steps, args.queries) if args.official else {}
     full = bench.Bench(model, x, y, budget, args.steps, args.queries, seeds, min(512, len(x)))
     part = dataclasses.replace(full, x=x[:half], y=y[:half])
-    how: Any = [(args.precision, args.device == "cuda")]
+    how: Any = [(args.precision, False)]
     record = {
         "first call": first_call(full),
         "spgd": bench.measure(full, how, {}, names=bench.ATTACKS[:2], on_row=show),
         "sparse-rs": bench.measure(part, how, {}, names=("sparse-rs",), on_row=show),
     }
-    for name, rival in theirs.items():
+    wanted = {name: rival for name, rival in theirs.items() if any(word in name for word in args.rivals)}
+    for name, rival in wanted.items():
         job, into = (part, "sparse-rs") if "rs" in name else (full, "spgd")
         row = dataclasses.replace(job, seeds=range(args.official_seeds)).theirs(name, rival)
         show(row)
