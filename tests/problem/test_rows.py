@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
 import pytest
 import torch
@@ -38,3 +38,18 @@ def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
     assert torch.equal(found.a, torch.stack([a for a, _ in wanted]))
     assert torch.equal(found.b, torch.stack([b for _, b in wanted]))
     assert sum(made) == (sum(which) if on_host else 4)
+
+
+def test_tensors_of_a_kind_are_copied_at_once_and_those_in_place_not_at_all() -> None:
+    names = [*"abcde"]
+    Five = make_dataclass("Five", [(name, Tensor) for name in names])
+    there = torch.arange(3)
+    into = Five(torch.zeros(3), torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool), there, torch.zeros(2, 3))
+    of = Five(torch.rand(3), torch.rand(3, 2), torch.tensor([True, False, True]), there, torch.rand(3, 2).T)
+    copies: list[int] = []
+    whole = torch._foreach_copy_
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", lambda a, b: (copies.append(len(a)), whole(a, b)))
+        rows.assign(into, of)
+    assert sorted(copies) == [1, 1, 2]  # floats, a bool, and what lies in another order
+    assert all(torch.equal(getattr(into, name), getattr(of, name)) for name in names)

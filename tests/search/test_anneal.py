@@ -19,7 +19,7 @@ from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.search import anneal, loop
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
-from support import linear
+from support import linear, operations
 from support.budgets import BUDGETS
 from support.models import Counting, Linear, NoLook, SmallConvNet, images, labelled
 from support.promises import broken
@@ -596,3 +596,19 @@ def test_the_first_ten_cycles_ascend_and_only_single_points_are_searched_locally
     Watched(sp.Budget(k=1, eps=0.01), 260)(net, x, labelled(net, x))
     assert not any(varied[:110])
     assert sum(varied[110:]) / len(varied[110:]) > 0.3
+
+
+def test_a_step_on_a_gpu_takes_few_operations_besides_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the beginning of a cycle and the local search, which a GPU makes for all images at each step. Each operation
+    costs about as much as the next, however small."""
+    operations.as_on_a_gpu(monkeypatch)
+    net, x, attack = SmallConvNet().eval(), images(3), sp.SparseAnneal(sp.Budget(k=2), 200)
+    threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)
+    with borrowed(net, x.device):
+        oracle = Oracle(net, sp.Untargeted(), attack.loss)
+        waiting = queue(threat, oracle, x, y, oracle.answers(x, 3), None)
+        here = loop.Images.entering(waiting, threat, quantize=False)
+        step = loop.Step(attack, oracle, threat, Noise(0), attack.keeps)
+        slots = loop.start(attack, threat, here, Noise(0))
+        of_model = operations.counted(lambda: oracle.evaluate(x, y, y, gradient=True))
+        assert operations.counted(lambda: step(slots)) - of_model <= 140

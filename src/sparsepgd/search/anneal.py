@@ -175,8 +175,8 @@ class SparseAnneal(Stepwise[State]):
         """One step of the cycle, or, where it is over, the beginning of the next one."""
         assert seen.gradient is not None
         g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
-        solved = self._within(state) & seen.fooled
-        rising = self._within(state) & (seen.loss > state.margin)
+        within = self._within(state)
+        solved, rising = within & seen.fooled, within & (seen.loss > state.margin)
         state = self._remember(threat, state, seen, rising)
         if not self.early_stop:
             state = self._with_fewer(threat, images, state, solved)
@@ -247,7 +247,7 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(start, settings.size * settings.growth**number, later),
             noise=settings.noise * draws[2],
             barred=settings.barred * draws[3],
-            local=(draws[5] < settings.local) & (number > settings.ascents) & state.margin.isfinite(),
+            local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
         )
         return cycle if self.early_stop or threat.overlapping else self._towards_fewer(state, cycle, draws[4])
@@ -284,7 +284,7 @@ class SparseAnneal(Stepwise[State]):
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
             point = Point(delta, state.best.v)
         start = (cycle.number < settings_for(threat).starts) & (state.limit == self.budget.k)
-        return choose(start, _clean(threat, images), Point(images.clip(point.delta), point.v))
+        return Point(*(torch.where(column(start), 0.0, one) for one in (images.clip(point.delta), point.v)))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
@@ -318,7 +318,7 @@ class SparseAnneal(Stepwise[State]):
         free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(settings.widths) * self.budget.k)
         v = strongest(threat, images, point.delta, count, most, free)
-        return Point(point.delta * (threat.expand(v) > 0), v), count
+        return Point(point.delta * threat.expand(v), v), count
 
 
 def settings_for(threat: Threat) -> CycleSettings:

@@ -159,7 +159,7 @@ class Step(Generic[S]):
         wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
         wins = wins & ~best.fooled if self.keeps == "first" else wins | seen.fooled if self.keeps == "latest" else wins
         wins = counts & wins
-        first = seen.fooled & wins & (~best.fooled | (self.keeps == "latest"))
+        first = seen.fooled & wins if self.keeps == "latest" else seen.fooled & wins & ~best.fooled
         record = Best(
             torch.where(wins[:, None, None, None], x_adv, best.x_adv),
             torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
