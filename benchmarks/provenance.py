@@ -18,7 +18,7 @@ from torch import Tensor
 from sparsepgd.runs.identity import hardware
 
 ROOT = Path(__file__).parent.parent
-OWN = ("bundled", "digits")  # data that come with this package and with scikit-learn
+OWN = ("bundled", "digits", "made")  # data that come with this package, with scikit-learn, or from a script itself
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,9 +4,12 @@
         --official path/to/sPGD --out benchmarks/results/speed-NAME.json
     python benchmarks/speed.py growth --model NAME --weights ... --data ... --out benchmarks/results/growth-NAME.json
     python benchmarks/speed.py saa --model NAME --weights ... --data ... --out benchmarks/results/saa-NAME.json
+    python benchmarks/speed.py ratio --model NAME --weights ... --data ... --out benchmarks/results/ratio-NAME.json
+    python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
 
 `spgd bench` does the same for any model; this script needs torch alone, and measures sPGD on all images and
-Sparse-RS on half of them, as the goals are stated.
+Sparse-RS on half of them, as the goals are stated. `ratio` is the cost of a step as a multiple of the bare model's;
+`large` is the same for a ResNet-34 with random weights, 1,000 classes and images of 224x224.
 """
 
 import argparse
@@ -26,19 +29,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparsepgd as sp
-from sparsepgd.problem.engine import Engine, metered
+from sparsepgd.problem.engine import Engine, Meter, metered
+from sparsepgd.problem.oracle import borrowed
 from sparsepgd.runs.identity import hardware
+from sparsepgd.search.graphs import SMALL, Recorded
 from sparsepgd.speed import bench, rivals
-from sparsepgd.zoo import networks
+from sparsepgd.zoo import networks, resnet
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=("side-by-side", "growth", "saa"))
-    parser.add_argument("--model", required=True, help="name for the record")
+    parser.add_argument("work", choices=tuple(WORKS))
+    parser.add_argument("--model", help="name for the record")
     parser.add_argument("--arch", default="preact_resnet18")
-    parser.add_argument("--weights", type=Path, nargs="+", required=True)
-    parser.add_argument("--data", type=Path, required=True, help="npz with x (N, H, W, C) uint8 and y")
+    parser.add_argument("--weights", type=Path, nargs="+", default=[])
+    parser.add_argument("--data", type=Path, help="npz with x (N, H, W, C) uint8 and y")
     parser.add_argument("--official", type=Path)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
@@ -47,9 +52,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--official-seeds", type=int, default=3, help="fewer, because the authors' code takes long")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch-size", type=int, help="of ratio and large; left out: what the attack takes by itself")
+    parser.add_argument("--side", type=int, default=224, help="of the images of large")
+    parser.add_argument("--stem", choices=("7x7", "3x3"), default="7x7", help="of large: with pooling, or without")
     parser.add_argument("--precision", help="left out: fp16 on a GPU, as an attack takes by itself")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    if args.work == "large":
+        args.model = f"resnet34, {args.stem} stem, random weights"
+    elif not (args.model and args.weights and args.data):
+        parser.error(f"{args.work} needs --model, --weights and --data")
     args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
     return args
 
@@ -64,6 +76,28 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
         x = torch.from_numpy(file["x"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
         y = torch.from_numpy(file["y"][: args.n]).long().to(args.device)
     return model.to(args.device).eval(), x, y
+
+
+def made(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
+    """ResNet-34 with random weights, images of squares with noise, and what it says of them. One pass in training mode
+    sets the statistics of its BatchNorm layers. Of twice as many images, the half that it is surest of."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = resnet.resnet34(1000)
+        if args.stem == "7x7":  # that of torchvision; the ReLU after it changes nothing
+            model.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+            model.bn1 = nn.Sequential(model.bn1, nn.ReLU(), nn.MaxPool2d(3, 2, 1))  # type: ignore[assignment]
+        coarse = F.interpolate(torch.rand(2 * args.n, 3, 8, 8), args.side, mode="nearest")
+        x = (0.8 * coarse + 0.2 * torch.rand(2 * args.n, 3, args.side, args.side)).to(args.device)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    model.to(args.device).train()
+    with torch.no_grad():
+        model(x[:16])
+        first, second = torch.cat([model.eval()(part) for part in x.split(50)]).topk(2).values.unbind(1)
+    x = x[(first - second).topk(args.n).indices]
+    return model, x, model_says(model, x)
 
 
 def show(row: Any) -> None:
@@ -156,6 +190,68 @@ def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dic
     }
 
 
+def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Microseconds of a step of each attack for each image, against the bare model in the same precision and batch.
+
+    Changes by a millionth fool no model, so that every slot is in use to the end; the labels are those of the model, so
+    that no image is left out. The cost of a step is what a run of twice as many steps takes longer.
+    """
+    budget, y, rows, costs = sp.Budget(k=args.k, eps=1e-6), model_says(model, x), [], {}
+    attacks = (
+        lambda steps: sp.SparseAnneal(budget, steps),
+        lambda steps: sp.SparsePGD(budget, steps),
+        lambda steps: sp.SparseRS(budget, steps),
+        lambda steps: sp.ClusterRS(budget, steps),
+    )
+    for make in attacks:
+        once(args, model, x, y, make(args.steps))  # warm
+        (_, short, before, _), (result, long, meter, memory) = (
+            once(args, model, x, y, make(steps)) for steps in (args.steps, 2 * args.steps)
+        )
+        batch = meter.slot_steps // meter.steps
+        work = "input gradient" if make(args.steps).needs_gradient else "forward"
+        if (work, batch) not in costs:
+            costs[work, batch] = bare(args, model, x[:batch], work == "input gradient")
+        us, alone = 1e6 * (long - short) / (meter.slot_steps - before.slot_steps), costs[work, batch]
+        row = {"attack": make(args.steps).name, "us": us, "bare": work, "bare us": alone, "ratio": us / alone}
+        left = int(result.robust.sum())
+        rows.append({**row, "batch": batch, "memory": memory, "left": left, "meter": dataclasses.asdict(meter)})
+        print(rows[-1], flush=True)
+    return {"rows": rows, "precision": args.precision, "steps": args.steps, "shape": list(x.shape[1:])}
+
+
+def once(
+    args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, attack: Any
+) -> tuple[Any, float, Meter, int | None]:
+    """The result, seconds, what the loop counted, and the bytes that were held at most."""
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    with metered() as meter:
+        result = attack(model, x, y, engine=Engine(args.precision), batch_size=args.batch_size)
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    return result, seconds, meter, torch.cuda.max_memory_allocated() if args.device == "cuda" else None
+
+
+def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) -> float:
+    """Microseconds of the model for each image, as an attack runs it: a lean copy, recorded if it is small."""
+    device = x.device
+    engine = Engine(args.precision).decided(model, x, device)
+    with borrowed(model, device), engine.running(model, device) as run:
+
+        def work(x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(gradient):
+                point = x.detach().requires_grad_(gradient)
+                logits: Tensor = run(point)
+                return torch.autograd.grad(logits.float().sum() * engine.scale, point)[0] if gradient else logits
+
+        quick = Recorded(work) if engine.graphs and x.numel() <= SMALL else work
+        return bench._timed(lambda: quick(x), device) / len(x)
+
+
 def command(args: argparse.Namespace) -> str:
     """The command line; of files only their names, but for the record itself."""
     files = {str(file): file.name for file in (*args.weights, args.data, args.official) if file is not None}
@@ -163,19 +259,22 @@ def command(args: argparse.Namespace) -> str:
     return shlex.join(["python", "benchmarks/speed.py", *(files.get(word, word) for word in sys.argv[1:])])
 
 
+WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio}
+
+
 def main() -> None:
     args = arguments()
-    model, x, y = load(args)
+    model, x, y = made(args) if args.work == "large" else load(args)
     record = {
         "command": command(args),
-        **origin(str(args.data)),
-        "data": args.data.name,
+        **origin(str(args.data or "made")),
+        "data": args.data.name if args.data else "made by the script",
         "model": args.model,
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
         "images": len(x),
         "k": args.k,
-        **{"side-by-side": side_by_side, "growth": growth, "saa": saa}[args.work](args, model, x, y),
+        **WORKS[args.work](args, model, x, y),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(record, indent=1) + "\n")
