@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,17 +13,9 @@ FIRST_NUMBERS = (0.7782281041145325, 0.6801370978355408, 0.8083280920982361)  # 
 
 def load(device: torch.device) -> None:
     """Have the kernels ready, as far as one can know them: for fp16, images of 32x32 with three channels, ten classes
-    and a seed of 32 bits. The first launch initialises the driver; then the C compiler builds the launchers of the
-    others side by side, which without a cache on disk takes most of the time."""
-    first, *others = CHECKS
-
-    def on_device(one: Callable[[torch.device], None]) -> None:
-        with torch.cuda.device(device):  # each thread has its own
-            one(device)
-
-    on_device(first)
-    with ThreadPoolExecutor(len(others)) as pool:
-        list(pool.map(on_device, others))
+    and a seed of 32 bits."""
+    with torch.cuda.device(device):
+        check(device)
 
 
 def check(device: torch.device) -> None:
