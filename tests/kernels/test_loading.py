@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from threading import Barrier, Event
+from threading import Event
 
 import pytest
 import torch
@@ -62,26 +62,19 @@ def test_where_they_cannot_be_loaded_there_are_none() -> None:
     assert kernels.kernels(GPU) is None
 
 
-@pytest.mark.parametrize("wrong", [None, 0, 1, 3])
-def test_after_the_first_they_are_loaded_side_by_side_and_one_that_is_wrong_means_that_there_are_none(
-    wrong: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("wrong", [None, 0, 3])
+def test_one_that_is_wrong_means_that_there_are_none(wrong: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked, compiled
 
-    together, entered = Barrier(3, timeout=60), []
-
     def check(number: int) -> None:
-        if number:
-            together.wait()
         if number == wrong:
             raise ArithmeticError("it computes something else")
 
     checks = tuple(lambda device, number=number: check(number) for number in range(4))
     monkeypatch.setattr(checked, "CHECKS", checks)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(entered.append(device)))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     assert kernels.kernels(GPU) is (compiled if wrong is None else None)
-    assert entered == [GPU] * (1 if wrong == 0 else 4)  # each thread has its own device
 
 
 def test_without_a_gpu_triton_is_not_imported() -> None:

@@ -108,7 +108,8 @@ class Oracle:
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
             if (found := self.goal.verdict(logits, y, label, self.loss, along, self.scale)) is not None:
-                (g,) = torch.autograd.grad(logits, point, found.slope)
+                # a sum, because torch would import sympy for a gradient with a slope given
+                (g,) = torch.autograd.grad((logits * found.slope).sum(), point)
                 return Evaluation(found.loss, found.fooled, self._unscaled(g, point))
             loss = self.goal.loss(logits, label, self.loss)
             led = loss if along is None else self.goal.chosen_loss(logits, label, along)
