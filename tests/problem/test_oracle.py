@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from threading import Event, Thread
 
 import pytest
@@ -58,6 +60,28 @@ def test_the_gradient_goes_along_the_loss_of_each_image_and_the_loss_that_is_rep
         for name, one in alone.items():
             assert one.gradient is not None
             assert torch.allclose(seen.gradient[row], one.gradient[row], rtol=1e-9) == (name == names[place])
+
+
+SLOPE = """
+import sys
+import torch
+from sparsepgd.problem.goals import Untargeted, Verdict
+from sparsepgd.problem.oracle import Oracle
+
+class AtOnce(Untargeted):
+    def verdict(self, logits, *more):
+        return Verdict(logits.sum(1), logits.sum(1) > 0, torch.arange(3.0).expand_as(logits))
+
+x, y = torch.rand(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)
+g = Oracle(lambda x: 5 * x.flatten(1)[:, :3], AtOnce()).evaluate(x, y, y, gradient=True).gradient
+assert g.flatten(1).tolist() == [[0, 5, 10, 0]] * 2
+assert "sympy" not in sys.modules
+"""
+
+
+def test_a_slope_that_is_known_is_followed_without_an_import_that_takes_a_second() -> None:
+    done = subprocess.run([sys.executable, "-c", SLOPE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

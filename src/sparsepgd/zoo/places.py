@@ -16,7 +16,7 @@ from typing import Literal
 from sparsepgd.errors import SourceError
 
 VARIABLE = "SPARSEPGD_WEIGHTS"  # the folder of full-size models
-FULL_SIZE = ("prn18-anneal", "prn18-fast-ls")  # what weights/ of the repository holds; the wheel knows them by name only
+FULL_SIZE = ("prn18-anneal", "prn18-fast-ls")  # in weights/ of the repository; the wheel knows them by name only
 SUBJECTS = "subjects"  # a folder in that of the full-size models
 
 
