@@ -423,7 +423,10 @@ def main() -> None:
     args.device = args.device or device()
     x, y = images(args)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**head(args, x, y), "model": args.model, "jobs": found}, indent=1) + "\n")
+    args.out.write_text(
+        json.dumps({**head(args, x, y), "model": args.model, "seed": 0, "steps": args.steps, "jobs": found}, indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -267,7 +267,7 @@ WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ra
 
 
 def main() -> None:
-    args = arguments()
+    args, start = arguments(), time.perf_counter()
     model, x, y = made(args) if args.work == "large" else load(args)
     record = {
         "command": command(args),
@@ -280,6 +280,7 @@ def main() -> None:
         "k": args.k,
         **WORKS[args.work](args, model, x, y),
     }
+    record = {"seed": 0, "seconds": time.perf_counter() - start, **record}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(record, indent=1) + "\n")
 
