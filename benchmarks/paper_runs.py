@@ -11,7 +11,7 @@ at most; for a network of large images see examples/efficientnet_lite.py.
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images: with that folder,
 another machine continues. After --seconds what is under way is stopped; tables then have gaps. One process (--jobs 1)
-measures time: it warms up, uses a folder of its own, and is the only way to run `runtime`.
+measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime`.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def attack(order: Order, name: str, place: int) -> Done:
     file = order.out / "parts" / f"{identified(part, job)[1]}.json.gz"
     if file.is_file() and name != PICTURES:  # those need the images
         return read(file)
-    if order.alone:
+    if order.alone and job.device.type != "cpu":
         warm(order, name)
     begun = time.perf_counter()
     value = part.run(job, None)
@@ -208,7 +208,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         for file, content in drawn.items():
             atomic.write(args.images / file, content)
     return outcome.record(
-        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(), **origin(first.data),
+        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(),
+        **origin(first.data, first.x, first.y),
         scale=order.scale.name, steps=job.scale.steps, queries=job.scale.queries, passes=job.scale.passes,
         images=len(first.x), few={column: count for column, count in job.few if count < job.count},
         data=named(first.data), seed=order.seed, **known, processes=args.jobs,

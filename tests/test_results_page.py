@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from sparsepgd import zoo
 from sparsepgd.reproduce import recipe
@@ -142,6 +143,12 @@ def test_a_record_that_is_written_now_knows_its_code_and_its_data(
     assert provenance.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
     assert provenance.origin("bundled") == {"commit": "abc"}
     assert provenance.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
+    (tmp_path / "list.csv").write_text("a.png,0\n")
+    x, y = torch.zeros(1, 3, 2, 2), torch.tensor([0])
+    listed = f"csv:{tmp_path / 'list.csv'}"
+    images, others = (provenance.origin(listed, *pair)["sha256"] for pair in ((x, y), (x, y + 1)))
+    assert images == provenance.checksum(x, y) != others, "a list names the pictures, it does not hold them"
+    assert provenance.origin("bundled", x, y) == {"commit": "abc"}
 
 
 def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
