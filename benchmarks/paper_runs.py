@@ -82,6 +82,8 @@ class Order:
     few: int
     chunk: int | None = None
     alone: bool = False
+    size: int | None = None
+    rows: tuple[str, ...] = ()  # of tables; (): all
 
     def own_images(self, one: Recipe) -> bool:
         """Whether a recipe takes the images of the package: enlarged, where no model of that size is given."""
@@ -96,7 +98,7 @@ class Order:
         own = self.own_images(one)
         return Job(
             self.scale, self.out, found, SHIPPED if own else self.data, min(self.images, MOST) if own else self.images,
-            device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
+            self.size, device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
             chunk=self.chunk,
         )  # fmt: skip
 
@@ -173,9 +175,13 @@ def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict
         parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
         parts.sort(key=lambda pair: turn(pair[1]))
         for place, part in parts:
-            if key(part) not in found:
+            if key(part) not in found and wanted(order, part):
                 found[key(part)] = pool.submit(attack, order, name, place)
     return found
+
+
+def wanted(order: Order, part: Part) -> bool:
+    return not order.rows or getattr(part, "row", None) in order.rows
 
 
 def turn(part: Part) -> tuple[int, int]:
@@ -194,7 +200,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if missing:
-        dash = "a dash means that the run did not finish within the time limit"
+        dash = "a dash means that the run " + "was not asked for or " * bool(order.rows)
+        dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = plan.parts[0].subject
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
@@ -275,6 +282,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", default=[], metavar="ROLE=SOURCE", help="as for spgd reproduce")
     parser.add_argument("--data", default=SHIPPED, help="as for spgd reproduce")
     parser.add_argument("-n", type=int, default=100, help="images")
+    parser.add_argument("--size", type=int, help="of pictures; default: that of the model, 640 for detectors")
+    parser.add_argument(
+        "--rows", nargs="+", default=[], metavar="ROW", help="of the tables, e.g. eps=8/255; default: all"
+    )
     parser.add_argument("--few", type=int, default=200, help="images of CornerSearch and SparseFool")
     parser.add_argument("--scale", default="small", help="lengths, where the next three do not say otherwise")
     parser.add_argument("--steps", type=int)
@@ -307,7 +318,8 @@ def ordered(args: argparse.Namespace) -> Order:
     out = (args.out / "alone" if args.jobs == 1 else args.out).resolve()
     models = tuple(given.items())
     return Order(
-        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1
+        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1, args.size,
+        tuple(args.rows),
     )  # fmt: skip
 
 
@@ -316,7 +328,7 @@ def counted(order: Order, names: list[str]) -> int:
     seen: set[Key] = set()
     for name in names:
         parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
-        new = {one: part for one, part in parts.items() if one not in seen}
+        new = {one: part for one, part in parts.items() if one not in seen and wanted(order, part)}
         seen |= new.keys()
         most = sum(part.passes for part in new.values())
         models = len({part.subject.name for part in parts.values()})
