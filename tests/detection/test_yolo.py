@@ -155,7 +155,7 @@ def test_masks_are_asked_for(tasks: Any) -> None:
 def test_other_models_and_heads_are_refused(tasks: Any) -> None:
     with pytest.raises(UnsupportedError, match="Linear is not a detection model"):
         Yolo.of(torch.nn.Linear(2, 2))
-    with pytest.raises(UnsupportedError, match="the head Pose is not known"):
+    with pytest.raises(UnsupportedError, match="the head Pose is not supported"):
         Yolo.of(tasks.PoseModel("yolov8n-pose.yaml", verbose=False))
 
 
