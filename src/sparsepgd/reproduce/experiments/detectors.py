@@ -125,7 +125,8 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
 
     side = subjects[0].x.shape[2]
     words = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
-                    *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects))  # fmt: skip
+                    *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
+                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper", *_short(job))  # fmt: skip
     if side != PAPER_SIDE:
         words = (*words, "budgets are scaled with the area, so that the share of pixels is the paper's")
     return Plan(parts, finish, gaps=True)
@@ -146,6 +147,11 @@ def _budget(k: int, side: int | None, subject: Scene) -> Budget:
     share = (subject.x.shape[2] / PAPER_SIDE) ** 2
     count = max(1, round(k * share))
     return Budget(k=count) if side is None else Budget(k=count, pattern=Patches(side))
+
+
+def _short(job: Job) -> list[str]:
+    passes = job.scale.passes
+    return [] if passes is None else [f"SAIF has about {passes} passes per image; its paper has 300 steps"]
 
 
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
