@@ -2,6 +2,10 @@
 
     python benchmarks/paper_runs.py --data npz:test1000.npz -n 1000 --steps 1000 --queries 5000 --jobs 14 --seconds 540
     python benchmarks/paper_runs.py runtime --data npz:test1000.npz -n 1000 --jobs 1
+    python benchmarks/paper_runs.py imagenet structured-imagenet --name lite0 --data csv:LABELS.csv -n 100 --steps 100
+        --model Vanilla=examples/efficientnet_lite.py:lite0
+    python benchmarks/paper_runs.py detection --name yolov8n --model detection=yolov8n.pt --data folder:COCO -n 48
+        --steps 20 --queries 40 --passes 42 --rows l0_1600 patch4x4_100
     python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
 
 Without --model the models are those that `spgd reproduce` takes, the subjects. --name prn18 takes the PreActResNet-18
@@ -37,7 +41,7 @@ from sparsepgd import atomic, zoo
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.jobs import SHIPPED, SIDE, Job, Scale, scale
-from sparsepgd.reproduce.parts import Finished, Part, Plan, identified
+from sparsepgd.reproduce.parts import Case, Finished, Part, Plan, identified
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.recipes import recipe
 from sparsepgd.runs.identity import environment
@@ -131,7 +135,7 @@ def attack(order: Order, name: str, place: int) -> Done:
     file = order.out / "parts" / f"{identified(part, job)[1]}.json.gz"
     if file.is_file() and name != PICTURES:  # those need the images
         return read(file)
-    if order.alone and job.device.type != "cpu":
+    if order.alone and job.device.type != "cpu" and isinstance(part, Case):
         warm(order, name)
     begun = time.perf_counter()
     value = part.run(job, None)

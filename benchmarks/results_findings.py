@@ -14,6 +14,7 @@ from records import (
     anchor,
     beside_official,
     budget_of,
+    every_made,
     listed,
     load,
     made,
@@ -49,6 +50,10 @@ ANNEAL = "anneal.md#results"
 PATCH, ROW = "one 5x5 patch", "one row"
 UNPROJECTED, PROJECTED, RANDOM = "spgd-unprojected", "spgd-projected", "sparse-rs"
 PIXELS, PATCHES = "pixels-1600-spgd-projected", "patches-100-spgd-projected"  # lines of the record of detectors
+SEEN = {  # rows of the table of detectors
+    "l0_1600": "1,600 pixels", "l0_3200": "3,200 pixels", "patch4x4_100": "100 patches 4x4",
+    "patch4x4_200": "200 patches 4x4",
+}  # fmt: skip
 EARLY = 100  # passes after which attacks are compared
 
 
@@ -267,6 +272,8 @@ def _compared() -> Iterator[tuple[bool, str]]:
             f"{' and '.join(f'{share:.2f} (patches of {name})' for name, share in ratios(one, 5))} ({one.images}; "
             f"[Figure 1]({one.link})).",
         )
+    yield from _large(found)
+    yield from _sights()
     if one := found.get("watermarks"):
         falls = {}
         for row in one.values["numbers"]:
@@ -301,6 +308,52 @@ def _compared() -> Iterator[tuple[bool, str]]:
             f"{early:.1f} % for sPGD unprojected; the paper, which does not say whether it stops, has "
             f"{theirs:.1f} % ({one.images} of {one.record['data']}; [Table VI]({one.link})).",
         )
+
+
+def _large(found: dict[str, Made]) -> Iterator[tuple[bool, str]]:
+    """Networks without defence at 224x224."""
+    if one := found.get("imagenet"):
+        here, paper = one.row("here"), one.row("paper")
+        yield (
+            here["sAA"] < 10 and here["sPGD_p"] < here["RS"],
+            "At 224x224, 200 pixels are enough to fool a network without defence on nearly every image: in the paper, "
+            f"robust accuracy under sAA is {paper['sAA']:.1f} % (RN-34, 100 classes). On {one.model} it is "
+            f"{here['sAA']:.1f} %; {here['sPGD_p']:.1f} % under sPGD projected, {here['sPGD_u']:.1f} % unprojected, "
+            f"{here['RS']:.1f} % under Sparse-RS, {here['anneal']:.1f} % under SparseAnneal, {here['saa+']:.1f} % "
+            f"under saa+ ({one.images}, {one.steps:,} steps, {one.queries:,} queries; the paper's attacks have 10,000; "
+            f"[Table II]({one.link})).",
+        )
+    if one := found.get("structured-imagenet"):
+        told, holds = [], []
+        for block in accuracy.STRUCTURED_LARGE:
+            cells = [one.value(block.section, "Vanilla", column) for column in ("RS", "sPGD_p", "anneal")]
+            here = [value for value in cells if value is not None]
+            if len(here) == len(cells):
+                paper = [_paper("struct", block.section, "Vanilla", column) for column in ("RS", "sPGD_p")]
+                holds.append(here[1] < here[0])
+                told.append(f"{_shares(here)} with {block.section.partition(', ')[2]} (paper: {_shares(paper)})")
+        yield (
+            all(holds),
+            "At 224x224, sPGD projected is stronger than Sparse-RS on rows and patches in the paper. On "
+            f"{one.model}, robust accuracy under Sparse-RS, sPGD projected and, not in the paper, SparseAnneal is "
+            f"{'; '.join(told)} ({one.images}, {one.steps:,} steps, {one.queries:,} queries; "
+            f"[Table III]({one.link})).",
+        )
+
+
+def _sights() -> Iterator[tuple[bool, str]]:
+    """Detection and segmentation under all attacks."""
+    for one in every_made().get("detection", ()):
+        for task, model in one.places.items():
+            here, paper = sighted(one, task, "l0_1600"), table("yolo").cells[task]["l0_1600"]
+            yield (
+                here["sPGD"] < min(here["RS"], here["SAIF"]),
+                f"In {task} with 1,600 pixels, sPGD reduces mAP50-95 more than Sparse-RS and SAIF in the paper: to "
+                f"{paper['sPGD']:.1f}, {paper['RS']:.1f} and {paper['SAIF']:.1f}, from {paper['clean']:.1f}. On "
+                f"{model} it is {here['sPGD']:.1f}, {here['RS']:.1f} and {here['SAIF']:.1f}, and {here['anneal']:.1f} "
+                f"under SparseAnneal, from {here['clean']:.1f} ({one.images}, {one.steps} steps, {one.queries} "
+                f"queries; [Table VII]({one.link})).",
+            )
 
 
 def ratios(one: Made, k: int) -> list[tuple[str, float]]:
@@ -388,6 +441,13 @@ def _gaps() -> list[tuple[float, str, float, float]]:
         if saa is not None and plus is not None:
             found.append((saa - plus, model, saa, plus))
     return found
+
+
+def sighted(one: Made, task: str, row: str) -> dict[str, float]:
+    """mAP50-95 in percent, clean and under each attack that was measured; {}: none was."""
+    numbers = [each for each in one.values["numbers"] if (each["section"], each["row"]) == (task, row)]
+    found = {each["column"]: each["here"] for each in numbers if each["here"] is not None}
+    return found if found.keys() > {"clean"} else {}
 
 
 def detected() -> dict[str, float]:

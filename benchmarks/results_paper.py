@@ -73,7 +73,7 @@ def _table(one: Made) -> Iterator[str]:
         f"{one.images} of {record['data']}, {one.steps:,} steps, {one.queries:,} queries, seed {record['seed']}",
         hardware(record),
         f"torch {torch_version(record)}",
-        f"{record['seconds']:.0f} s{f' in {n} processes' if (n := record.get('processes')) else ''}",
+        f"{record['seconds']:.0f} s{f' in {n} processes' if (n := record.get('processes', 1)) > 1 else ''}",
         *([record["note"]] if "note" in record and values is not record else []),
     ]
     yield f"{', '.join(words)}. Record: {file_of(one.file)}.\n"
