@@ -151,7 +151,7 @@ def _budget(k: int, side: int | None, subject: Scene) -> Budget:
 
 def _short(job: Job) -> list[str]:
     passes = job.scale.passes
-    return [] if passes is None else [f"SAIF has about {passes} passes per image; its paper has 300 steps"]
+    return [] if passes is None else [f"SAIF has about {passes} passes per image; the paper 300 steps"]
 
 
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
