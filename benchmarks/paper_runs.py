@@ -2,6 +2,10 @@
 
     python benchmarks/paper_runs.py --data npz:test1000.npz -n 1000 --steps 1000 --queries 5000 --jobs 14 --seconds 540
     python benchmarks/paper_runs.py runtime --data npz:test1000.npz -n 1000 --jobs 1
+    python benchmarks/paper_runs.py imagenet structured-imagenet --name lite0 --data csv:LABELS.csv -n 100 --steps 100
+        --model Vanilla=examples/efficientnet_lite.py:lite0
+    python benchmarks/paper_runs.py detection --name yolov8n --model detection=yolov8n.pt --data folder:COCO -n 48
+        --steps 20 --queries 40 --passes 42 --rows l0_1600 patch4x4_100
     python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
 
 Without --model the models are those that `spgd reproduce` takes, the subjects. --name prn18 takes the PreActResNet-18
@@ -11,7 +15,7 @@ at most; for a network of large images see examples/efficientnet_lite.py.
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images: with that folder,
 another machine continues. After --seconds what is under way is stopped; tables then have gaps. One process (--jobs 1)
-measures time: it warms up, uses a folder of its own, and is the only way to run `runtime`.
+measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime`.
 """
 
 import argparse
@@ -37,7 +41,7 @@ from sparsepgd import atomic, zoo
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.jobs import SHIPPED, SIDE, Job, Scale, scale
-from sparsepgd.reproduce.parts import Finished, Part, Plan, identified
+from sparsepgd.reproduce.parts import Case, Finished, Part, Plan, identified
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.recipes import recipe
 from sparsepgd.runs.identity import environment
@@ -82,6 +86,8 @@ class Order:
     few: int
     chunk: int | None = None
     alone: bool = False
+    size: int | None = None
+    rows: tuple[str, ...] = ()  # of tables; (): all
 
     def own_images(self, one: Recipe) -> bool:
         """Whether a recipe takes the images of the package: enlarged, where no model of that size is given."""
@@ -96,7 +102,7 @@ class Order:
         own = self.own_images(one)
         return Job(
             self.scale, self.out, found, SHIPPED if own else self.data, min(self.images, MOST) if own else self.images,
-            device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
+            self.size, device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
             chunk=self.chunk,
         )  # fmt: skip
 
@@ -129,7 +135,7 @@ def attack(order: Order, name: str, place: int) -> Done:
     file = order.out / "parts" / f"{identified(part, job)[1]}.json.gz"
     if file.is_file() and name != PICTURES:  # those need the images
         return read(file)
-    if order.alone:
+    if order.alone and job.device.type != "cpu" and isinstance(part, Case):
         warm(order, name)
     begun = time.perf_counter()
     value = part.run(job, None)
@@ -173,9 +179,13 @@ def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict
         parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
         parts.sort(key=lambda pair: turn(pair[1]))
         for place, part in parts:
-            if key(part) not in found:
+            if key(part) not in found and wanted(order, part):
                 found[key(part)] = pool.submit(attack, order, name, place)
     return found
+
+
+def wanted(order: Order, part: Part) -> bool:
+    return not order.rows or getattr(part, "row", None) in order.rows
 
 
 def turn(part: Part) -> tuple[int, int]:
@@ -194,7 +204,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if missing:
-        dash = "a dash means that the run did not finish within the time limit"
+        dash = "a dash means that the run " + "was not asked for or " * bool(order.rows)
+        dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = plan.parts[0].subject
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
@@ -208,7 +219,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         for file, content in drawn.items():
             atomic.write(args.images / file, content)
     return outcome.record(
-        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(), **origin(first.data),
+        2, recipe=name, source=recipe(name).source, about=recipe(name).about, command=command(),
+        **origin(first.data, first.x, first.y),
         scale=order.scale.name, steps=job.scale.steps, queries=job.scale.queries, passes=job.scale.passes,
         images=len(first.x), few={column: count for column, count in job.few if count < job.count},
         data=named(first.data), seed=order.seed, **known, processes=args.jobs,
@@ -274,6 +286,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", default=[], metavar="ROLE=SOURCE", help="as for spgd reproduce")
     parser.add_argument("--data", default=SHIPPED, help="as for spgd reproduce")
     parser.add_argument("-n", type=int, default=100, help="images")
+    parser.add_argument("--size", type=int, help="of pictures; default: that of the model, 640 for detectors")
+    parser.add_argument(
+        "--rows", nargs="+", default=[], metavar="ROW", help="of the tables, e.g. eps=8/255; default: all"
+    )
     parser.add_argument("--few", type=int, default=200, help="images of CornerSearch and SparseFool")
     parser.add_argument("--scale", default="small", help="lengths, where the next three do not say otherwise")
     parser.add_argument("--steps", type=int)
@@ -306,7 +322,8 @@ def ordered(args: argparse.Namespace) -> Order:
     out = (args.out / "alone" if args.jobs == 1 else args.out).resolve()
     models = tuple(given.items())
     return Order(
-        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1
+        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1, args.size,
+        tuple(args.rows),
     )  # fmt: skip
 
 
@@ -315,7 +332,7 @@ def counted(order: Order, names: list[str]) -> int:
     seen: set[Key] = set()
     for name in names:
         parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
-        new = {one: part for one, part in parts.items() if one not in seen}
+        new = {one: part for one, part in parts.items() if one not in seen and wanted(order, part)}
         seen |= new.keys()
         most = sum(part.passes for part in new.values())
         models = len({part.subject.name for part in parts.values()})

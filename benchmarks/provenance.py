@@ -33,14 +33,13 @@ def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
     names[str(getattr(args, "official", None))] = "path/to/sPGD"
     words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
-    images = hashlib.sha256((x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes())
     return {
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
         "commit": args.commit or commit(),
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
         "data": args.data_name or (args.data.name if args.data else "bundled"),
-        "sha256": images.hexdigest()[:16],
+        "sha256": checksum(x, y),
         "images": len(x),
     }
 
@@ -57,10 +56,22 @@ def command() -> str:
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
-def origin(data: str) -> dict[str, Any]:
-    """The code and, if the data are one file, its checksum; what is not known stands in a list `unknown`."""
-    file = Path(data.partition(":")[2] or data)
-    known = {"commit": commit(), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""}
+def checksum(x: Tensor, y: Tensor) -> str:
+    """Of images and labels as they are attacked, on the 8-bit grid."""
+    content = (x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def origin(data: str, *images: Tensor) -> dict[str, Any]:
+    """The code and the checksum of the data: of a file that holds all of them, or of the `images` (x, y) themselves.
+    What is not known stands in a list `unknown`."""
+    kind, _, rest = data.partition(":")
+    file, found = Path(rest or data), ""
+    if images and kind not in ("npz", *OWN):
+        found = checksum(*images)
+    elif file.is_file():
+        found = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    known = {"commit": commit(), "sha256": found}
     unknown = [*([] if known["commit"] else ["commit"]), *([] if known["sha256"] or data in OWN else ["checksum"])]
     return {name: value for name, value in known.items() if value} | ({"unknown": unknown} if unknown else {})
 

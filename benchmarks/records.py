@@ -186,6 +186,9 @@ class Made:
         """Of a table of one row: the numbers here or in the paper, by column."""
         return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
 
+    def has(self, section: str) -> bool:
+        return any(one["section"] == section for one in self.values["numbers"])
+
     def value(self, section: str, row: str, column: str) -> float | None:
         """A number of ours."""
         wanted = (section, row, column)

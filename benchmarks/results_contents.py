@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from records import RESULTS, SECTIONS, Made, Record, beside_official, load, made, read, strongest, trained_by
-from results_findings import ANNEAL, DETECTORS, PATCHES, PIXELS, SPEED, TRAINING, detected, ratios
+from records import RESULTS, SECTIONS, Made, beside_official, every_made, load, made, read, strongest, trained_by
+from results_findings import ANNEAL, SEEN, SPEED, TRAINING, ratios, sighted
 
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.experiments.training import POLICIES
@@ -35,25 +35,27 @@ def contents() -> Iterator[str]:
 
 
 def _table(label: str) -> Cells:
+    if label in OWN:
+        return OWN[label]()
     recipes = [recipe for recipe in RECIPES.values() if label in recipe.labels and not recipe.figures]
     done = [recipe for recipe in recipes if recipe.name in _all()]
     if not done:
         return NEAREST[label]() if label in NEAREST else [NOT_YET, "", ""]
     ones = [_all()[recipe.name] for recipe in done]
     words = [f"[table]({one.link}): {_words(label, one)}" for one in ones]
-    missing = [f"{NOT_YET}: {recipe.about}" for recipe in recipes if recipe not in done]
-    models, size = _models(ones[0]), _size(ones[0], queries=done[0].name not in SCANS)
+    missing = [f"{NOT_YET}: {SIMILAR.get(recipe.name, recipe.about)}" for recipe in recipes if recipe not in done]
+    models, sizes = [_models(one) for one in ones], [_size(one, queries=one.recipe not in SCANS) for one in ones]
     if label in QUOTED:
         every = {row for section in QUOTED[label] for row in table(label).cells[section]}
-        models = f"{len(every & ones[0].places.keys())} of {len(every)}: {models}"
-    return ["; ".join([*words, *missing]), models, size]
+        models[0] = f"{len(every & ones[0].places.keys())} of {len(every)}: {models[0]}"
+    return ["; ".join([*words, *missing]), "; ".join(models), "; ".join(sizes)]
 
 
 def _words(label: str, one: Made) -> str:
     if one.recipe in SCANS or one.recipe in POLICIES:
         return _ablation(one.recipe, one)
-    if label in QUOTED:
-        return "; ".join(_lowest(one, section) for section in QUOTED[label])
+    if sections := [section for section in QUOTED.get(label, ()) if one.has(section)]:
+        return "; ".join(_lowest(one, section) for section in sections)
     return {"runtime": _times, "transfer": _transfers}.get(one.recipe, _ensembles)(one)
 
 
@@ -132,10 +134,7 @@ def _best(row: dict[str, float], best: Callable[..., float]) -> str:
     return f"{' or '.join(column for column, one in row.items() if one == value)} ({value:.1f})"
 
 
-def _large() -> Cells:
-    saa = load("train-gtsrb-strades")["saa"]
-    words = f"{NOT_YET} at 224x224; similar: [GTSRB at 32x32, k = 12]({TRAINING}), {100 * saa['robust_accuracy']:.1f}"
-    return [words, "gtsrb-strades", f"{saa['images']:,} images, {saa['steps']} steps, {saa['queries']:,} queries"]
+SIMILAR = {"gtsrb": f"GTSRB at 224x224; similar: [GTSRB at 32x32, k = 12]({TRAINING})"}  # of recipes without a record
 
 
 def _watermarks() -> Cells:
@@ -151,21 +150,34 @@ def _runtime() -> Cells:
     return [words, ", ".join(sorted({record["model"] for record in records})), f"{images[0]} to {images[-1]:,} images"]
 
 
+def _sights(one: Made) -> str:
+    """mAP under every attack, of every task and budget that was measured."""
+    told = []
+    for task in one.places:
+        for row, words in SEEN.items():
+            if here := sighted(one, task, row):
+                paper = table("yolo").cells[task][row]
+                each = [f"{column} {value:.1f}{_bracket(paper.get(column))}" for column, value in here.items()]
+                told.append(f"{task}, {words}: {', '.join(each)}")
+    return "; ".join(told)
+
+
 def _detectors() -> Cells:
-    maps, paper = detected(), table("yolo").cells["detection"]
-    budgets = {"1,600 pixels": (PIXELS, "l0_1600"), "100 patches 4x4": (PATCHES, "patch4x4_100")}
-    told = [f"{words} {maps[line]:.1f} [{paper[row]['sPGD']:.1f}]" for words, (line, row) in budgets.items()]
-    line: Record = load("detection-yolov8n")["lines"][1]
-    left = {"rs": "Sparse-RS", "saif": "SAIF", "anneal": "SparseAnneal"}
-    missing = [
-        "segmentation",
-        *(word for end, word in left.items() if not any(one.endswith(f"-{end}") for one in maps)),
-    ]
-    words = f"[table]({DETECTORS}): sPGD, {', '.join(told)}; {NOT_YET}: {', '.join(missing)}"
-    return [words, "YOLOv8-n for YOLOv8-M", f"{line['images']} images, {line['evaluations'] - 1} steps"]
+    """From all records of the recipe: one may be of detection, another of segmentation."""
+    ones = every_made().get("detection", [])
+    if not ones:
+        return [NOT_YET, "", ""]
+    words = [f"[table]({ones[0].link}): {'; '.join(map(_sights, ones))}"]
+    measured = {(task, row) for one in ones for task in one.places for row in SEEN if sighted(one, task, row)}
+    open_rows = [words for row, words in SEEN.items() if not any(row == place for _, place in measured)]
+    if missing := [*({"detection", "segmentation"} - {task for task, _ in measured}), *open_rows]:
+        words.append(f"{NOT_YET} with all attacks: {', '.join(missing)}")
+    models = [f"{model} ({task}) for YOLOv8-M" for one in ones for task, model in one.places.items()]
+    return ["; ".join(words), ", ".join(models), "; ".join(dict.fromkeys(map(_size, ones)))]
 
 
-NEAREST = {"more": _large, "wm": _watermarks, "runtime": _runtime, "yolo": _detectors}  # of tables that were not made
+NEAREST = {"wm": _watermarks, "runtime": _runtime}  # of tables that were not made
+OWN = {"yolo": _detectors}
 
 
 def _figures() -> Iterator[list[str]]:
@@ -181,7 +193,7 @@ def _figures() -> Iterator[list[str]]:
 
 
 def _curve(one: Made) -> str:
-    """A few of its numbers; the paper prints none, but its curves end in Table I."""
+    """A few of its numbers; the paper prints none, but its curves end in Tables I and II."""
     if one.recipe == "ratio":
         return f"at k = 3: {', '.join(f'{name} {share:.2f}' for name, share in ratios(one, 3))} [above 0.95]"
     if one.recipe == "pictures":
@@ -191,7 +203,8 @@ def _curve(one: Made) -> str:
     rate, ends = any("rate" in row["section"] for row in numbers), {}
     for row in (row for row in numbers if row["row"] == model and not (row["column"][0] == "k" and row["column"] != K)):
         attack = row["column"] if rate else row["section"]
-        paper = row["paper"] if rate else table("20").value("k=20", model, attack)
+        end = ("more", "imagenet100, k=200") if one.recipe == "iterations-imagenet" else ("20", "k=20")
+        paper = row["paper"] if rate else table(end[0]).value(end[1], model, attack)
         ends[attack] = f"{attack} {row['here']:.1f}{_bracket(paper)}"
     what = "success rate" if rate else "at k = 20" if one.recipe == "sparsity" else "at the end"
     return f"{what}, {model}: {', '.join(ends.values())}"

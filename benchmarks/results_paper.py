@@ -36,6 +36,7 @@ WORDING = {  # of reasons in older records, as they are written now
     "stand in its picture alone": "are shown only in the figure",
     "a short run prefers larger ones": "short runs need larger ones",
     "RS 1000 queries; the paper 10,000": "RS 1,000 queries; the paper uses 10,000",
+    "passes per image; its paper has 300 steps": "passes per image; the paper 300 steps",
     "are more than a network learns to withstand": "are too many for a network to learn to withstand",
 }
 TITLE = "The paper's tables and figures"
@@ -73,7 +74,7 @@ def _table(one: Made) -> Iterator[str]:
         f"{one.images} of {record['data']}, {one.steps:,} steps, {one.queries:,} queries, seed {record['seed']}",
         hardware(record),
         f"torch {torch_version(record)}",
-        f"{record['seconds']:.0f} s{f' in {n} processes' if (n := record.get('processes')) else ''}",
+        f"{record['seconds']:.0f} s{f' in {n} processes' if (n := record.get('processes', 1)) > 1 else ''}",
         *([record["note"]] if "note" in record and values is not record else []),
     ]
     yield f"{', '.join(words)}. Record: {file_of(one.file)}.\n"

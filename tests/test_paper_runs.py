@@ -58,6 +58,19 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
 
 
+def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ("--name", "mine", "--model", "Vanilla=zoo:small-plain", "--rows", "eps=8/255", "--size", "32")
+    args, order = words(driver, monkeypatch, tmp_path, "watermarks", *model)
+    assert order.job("watermarks").size == 32
+    parts = driver.planned(order, "watermarks")[1].parts
+    asked = [place for place, part in enumerate(parts) if driver.wanted(order, part)]
+    assert {parts[place].row for place in asked} == {"eps=8/255"}
+    done = {driver.key(parts[asked[0]]): driver.attack(order, "watermarks", asked[0])}
+    record = driver.record(order, args, "watermarks", done)
+    assert record["missing"] == len(parts) - 1
+    assert record["reasons"][-1].startswith("a dash means that the run was not asked for or did not finish")
+
+
 def test_figures_are_drawn_from_records(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("histogram", "ratio", "pictures")
     args, order = words(driver, monkeypatch, tmp_path, *names, "--model", "Vanilla=zoo:small-plain", "--name", "mine")

@@ -60,6 +60,7 @@ NEEDED = {  # by examples
     "foolbox_script.py": "foolbox",
     "own_model.py": "sklearn",
     "torchattacks_script.py": "torchattacks",
+    "yolo_onnx.py": "onnx",
 }
 EXAMPLES = [
     pytest.param(file, marks=[pytest.mark.nightly] if file.name == "gallery.py" else [], id=file.name)  # half a minute

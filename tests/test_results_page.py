@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from sparsepgd import zoo
 from sparsepgd.reproduce import recipe
@@ -104,6 +105,22 @@ def test_the_first_page_is_short_names_all_of_the_paper_and_its_links_lead_to_ta
     assert links <= {records.anchor(title) for title in re.findall(r"^#+ (.+)$", tables, re.M)}
 
 
+def test_the_line_of_detectors_has_every_attack_that_was_measured_beside_the_paper(
+    records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = script("results_contents", monkeypatch)
+    row = [number("detection", "l0_1600", *cell) for cell in (("clean", 43.0), ("RS", None), ("sPGD", 5.0))]
+    gap = [number("detection", "l0_3200", *cell) for cell in (("clean", 43.0), ("RS", None), ("sPGD", None))]
+    values = {"numbers": [*row, *gap], "places": {"detection": "mine"}, "images": 4, "steps": 20, "queries": 40}
+    values |= {"source": "Table VII", "about": "mAP"}
+    one = records.Made("paper-detection-mine", values, values, "detection")
+    monkeypatch.setattr(contents, "every_made", lambda: {"detection": [one]})
+    words, models, size = contents._detectors()
+    assert "detection, 1,600 pixels: clean 43.0 [55.1], sPGD 5.0 [15.5]" in words
+    assert words.endswith("with all attacks: segmentation, 3,200 pixels, 100 patches 4x4, 200 patches 4x4")
+    assert (models, size) == ("mine (detection) for YOLOv8-M", "4 images, 20 steps, 40 queries")
+
+
 def test_a_statement_that_the_records_do_not_bear_out_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     found = script("results_findings", monkeypatch)
     load = found.load
@@ -142,6 +159,12 @@ def test_a_record_that_is_written_now_knows_its_code_and_its_data(
     assert provenance.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
     assert provenance.origin("bundled") == {"commit": "abc"}
     assert provenance.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
+    (tmp_path / "list.csv").write_text("a.png,0\n")
+    x, y = torch.zeros(1, 3, 2, 2), torch.tensor([0])
+    listed = f"csv:{tmp_path / 'list.csv'}"
+    images, others = (provenance.origin(listed, *pair)["sha256"] for pair in ((x, y), (x, y + 1)))
+    assert images == provenance.checksum(x, y) != others, "a list names the pictures, it does not hold them"
+    assert provenance.origin("bundled", x, y) == {"commit": "abc"}
 
 
 def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:

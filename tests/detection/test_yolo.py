@@ -14,6 +14,7 @@ import torch
 import sparsepgd as sp
 from sparsepgd.detection import Target, Yolo, attack_detector, load_yolo
 from sparsepgd.errors import InputError, MissingPackageError, UnsupportedError
+from sparsepgd.sources.factories import load_module
 from support.models import images
 from support.small_detectors import CLASSES, SIZE, gradients, targets
 
@@ -152,9 +153,9 @@ def test_masks_are_asked_for(tasks: Any) -> None:
 
 
 def test_other_models_and_heads_are_refused(tasks: Any) -> None:
-    with pytest.raises(UnsupportedError, match="Linear is no detection model"):
+    with pytest.raises(UnsupportedError, match="Linear is not a detection model"):
         Yolo.of(torch.nn.Linear(2, 2))
-    with pytest.raises(UnsupportedError, match="the head Pose is not known"):
+    with pytest.raises(UnsupportedError, match="the head Pose is not supported"):
         Yolo.of(tasks.PoseModel("yolov8n-pose.yaml", verbose=False))
 
 
@@ -163,3 +164,22 @@ def test_without_ultralytics_the_command_that_brings_it_is_named(monkeypatch: py
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPackageError, match=r"AGPL-3.0.*pip install 'sparsepgd\[yolo\]'"):
         Yolo.of(torch.nn.Linear(2, 2))
+
+
+def test_an_export_is_read_back_as_a_network_with_gradients(tasks: Any, tmp_path: Path) -> None:
+    """examples/yolo_onnx.py; the file has what exports have: the weights of the fused network, and other constants."""
+    onnx = pytest.importorskip("onnx")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = tasks.SegmentationModel("yolo11n-seg.yaml", verbose=False).fuse(verbose=False).eval()
+    tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items() if "dfl" not in name}
+    tensors["/model.23/dfl/Constant_output_0"] = torch.arange(4).numpy()
+    kept = [onnx.numpy_helper.from_array(values, name) for name, values in tensors.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "export", [], [], kept)), tmp_path / "export.onnx")
+    read = load_module(Path(__file__).parents[2] / "examples" / "yolo_onnx.py").read
+    back, x = read(tmp_path / "export.onnx", "yolo11n-seg.yaml"), images(1, size=SIZE)
+    for ours, exported in zip(back(x)[0], network(x)[0], strict=True):
+        torch.testing.assert_close(ours, exported)
+    assert Yolo.of(back).masked
+    g = gradients(lambda point: back(point)[0][0].sum().view(1), x)[1]
+    assert float(g.abs().sum()) > 0

@@ -56,6 +56,8 @@ def test_every_budget_meets_every_attack_that_takes_it_and_is_kept(scenes: Path,
     assert kept == [part.run(job, None) for part in sights[:1]]
     numbers = plan.finish([kept[0]] * len(sights)).numbers
     assert (numbers[0].column, numbers[0].paper) == ("clean", 55.1)
+    gaps = plan.finish([None, kept[0], *[None] * (len(sights) - 2)]).numbers
+    assert [number.here for number in gaps[:3]] == [kept[0]["clean"], None, kept[0]["attacked"]]
 
 
 def test_without_a_detector_the_recipe_says_what_to_give(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments.accuracy import Block, grid, together
 from sparsepgd.reproduce.jobs import OURS, SAA, Subject, scale
 from sparsepgd.reproduce.parts import Case, Number, Outcome, cases, cost
+from sparsepgd.reproduce.recipe import reasons
 from sparsepgd.reproduce.recipes import RECIPES, recipe
 from sparsepgd.reproduce.show import grids, heading, markdown, write
 from sparsepgd.runs import runs
@@ -286,3 +287,11 @@ def test_large_images_ask_the_small_model_the_same_question(tmp_path: Path) -> N
     assert large.x.shape == (2, 3, 224, 224)
     with torch.no_grad():
         assert torch.allclose(small.model(small.x), large.model(large.x), atol=1e-4)
+
+
+def test_a_given_model_of_large_images_is_not_said_to_be_enlarged(tmp_path: Path) -> None:
+    jobs = tiny_job(tmp_path), tiny_job(tmp_path, models={"Vanilla": "zoo:small-plain"})
+    assert [any("enlarged 7 times" in why for why in reasons(recipe("imagenet"), job, [])) for job in jobs] == [
+        True,
+        False,
+    ]

@@ -179,6 +179,10 @@ class Job:
             )
         return found
 
+    def enlarged(self, size: int) -> int:
+        """How many times the images of the package are enlarged to `size`; 0: images of that size are given."""
+        return size // SIDE if not self.models and self.data == SHIPPED and size > SIDE else 0
+
     def subjects(self, roles: dict[str, str | None], size: int = SIDE) -> list[Subject]:
         """The models of a table; a shipped one takes images of `size` behind an average."""
         return [self._subject(role, source, size) for role, source in self.chosen(roles).items()]
@@ -186,12 +190,10 @@ class Job:
     def _subject(self, role: str, name: str, size: int) -> Subject:
         ((source, found),) = load_pairs([name], self.data, self.count, size=self.size, device=self.device)
         x, y = found
-        enlarge = not self.models and self.data == SHIPPED and size > SIDE
-        factor = size // SIDE
-        if enlarge:
+        if factor := self.enlarged(size):
             x = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-        model = Enlarged(source.model, factor) if enlarge else source.model
-        shown = f"{source.name} at {size}x{size}" if enlarge else source.name
+        model = Enlarged(source.model, factor) if factor else source.model
+        shown = f"{source.name} at {size}x{size}" if factor else source.name
         return Subject(
             role, shown, lambda: model, x, y, self.data, source.classes or found.class_names, stand_in=not self.models
         )

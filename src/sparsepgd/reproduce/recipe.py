@@ -91,6 +91,12 @@ def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -
     found = [*_models(recipe, subjects), *_images(recipe, subjects)]
     if job.scale.steps < 10_000:
         found.append(f"here sPGD has {job.scale.steps} steps and RS {job.scale.queries} queries; the paper 10,000")
+    if factor := job.enlarged(recipe.size):
+        side = recipe.size
+        found.append(
+            f"images of {side}x{side} are the bundled ones enlarged {factor} times, and the model averages over "
+            f"{factor}x{factor}: one pixel here counts 1/{factor**2} of a pixel of the model"
+        )
     return (*found, *more)
 
 

@@ -14,10 +14,6 @@ from sparsepgd.reproduce.experiments.transfer import transfer
 from sparsepgd.reproduce.recipe import OWN_ROWS, OWN_STRUCTURED_ROWS, STRADES, VANILLA, Recipe, table
 
 LARGE = 224
-ENLARGED = (
-    "images of 224x224 are the bundled ones enlarged 7 times, and the model averages over 7x7: one pixel here counts a "
-    "49th of a pixel of the model"
-)
 
 
 def _every(label: str, *sections: str) -> dict[str, str | None]:
@@ -111,7 +107,7 @@ RECIPES = {
         Recipe(
             "imagenet",
             "robust accuracy at k = 200 pixels of 224x224",
-            grid(accuracy.IMAGENET, ENLARGED),
+            grid(accuracy.IMAGENET),
             ("more",),
             roles={**_every("more", "imagenet100, k=200"), "Vanilla": VANILLA},
             size=LARGE,
@@ -136,7 +132,7 @@ RECIPES = {
         Recipe(
             "structured-imagenet",
             "a row, two 10x10 patches, a 14x14 patch of 224x224",
-            grid(accuracy.STRUCTURED_LARGE, ENLARGED),
+            grid(accuracy.STRUCTURED_LARGE),
             ("struct",),
             roles={**_every("struct", *(block.section for block in accuracy.STRUCTURED_LARGE)), "Vanilla": VANILLA},
             size=LARGE,
@@ -145,9 +141,7 @@ RECIPES = {
         Recipe(
             "watermarks",
             "robust accuracy over eps: a circle and a letter",
-            grid(
-                accuracy.WATERMARKS, ENLARGED, "the authors' bitmaps are not published; ours have equally many pixels"
-            ),
+            grid(accuracy.WATERMARKS, "the authors' bitmaps are not published; ours have equally many pixels"),
             ("wm",),
             roles={"Vanilla": VANILLA},
             size=LARGE,

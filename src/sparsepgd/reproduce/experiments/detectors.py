@@ -110,22 +110,26 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
         if (attack := _attack(column, _budget(k, side, subject), job)) is not None
     ]
 
-    def finish(done: Sequence[dict[str, float]]) -> Outcome:
+    def finish(done: Sequence[dict[str, float] | None]) -> Outcome:
         value, numbers = table("yolo").value, []
-        for part, found in zip(parts, done, strict=True):
+        results = list(zip(parts, done, strict=True))
+        clean = {part.subject.role: found["clean"] for part, found in results if found is not None}
+        for part, found in results:
             section = part.subject.role
             if part.column == COLUMNS[0]:
-                numbers.append(Number(section, part.row, "clean", found["clean"], value(section, part.row, "clean")))
-            printed = value(section, part.row, part.column)
-            numbers.append(Number(section, part.row, part.column, found["attacked"], printed))
+                printed = value(section, part.row, "clean")
+                numbers.append(Number(section, part.row, "clean", clean.get(section), printed))
+            here, printed = None if found is None else found["attacked"], value(section, part.row, part.column)
+            numbers.append(Number(section, part.row, part.column, here, printed))
         return Outcome("mAP50-95, %", numbers, words)
 
     side = subjects[0].x.shape[2]
     words = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
-                    *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects))  # fmt: skip
+                    *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
+                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper", *_short(job))  # fmt: skip
     if side != PAPER_SIDE:
         words = (*words, "budgets are scaled with the area, so that the share of pixels is the paper's")
-    return Plan(parts, finish)
+    return Plan(parts, finish, gaps=True)
 
 
 def _scene(role: str, name: str, job: Job) -> Scene:
@@ -134,7 +138,7 @@ def _scene(role: str, name: str, job: Job) -> Scene:
     scenes = read_folder(folder, side, job.images or min(job.scale.images, 16), masks=role == "segmentation")
     counts = torch.tensor([len(target) for target in scenes.targets])
     return Scene(
-        role, Path(name).name, lambda: loaded.model, scenes.x, counts, folder.name, detector=loaded.detector,
+        role, loaded.name, lambda: loaded.model, scenes.x, counts, folder.name, detector=loaded.detector,
         scenes=scenes, device=job.device,
     )  # fmt: skip
 
@@ -143,6 +147,11 @@ def _budget(k: int, side: int | None, subject: Scene) -> Budget:
     share = (subject.x.shape[2] / PAPER_SIDE) ** 2
     count = max(1, round(k * share))
     return Budget(k=count) if side is None else Budget(k=count, pattern=Patches(side))
+
+
+def _short(job: Job) -> list[str]:
+    passes = job.scale.passes
+    return [] if passes is None else [f"SAIF has about {passes} passes per image; the paper 300 steps"]
 
 
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
