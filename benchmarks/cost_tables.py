@@ -12,6 +12,7 @@ from sparsepgd.tables import markdown
 Range = tuple[float, float]
 IMAGES, CHUNK, ENTRIES, GPUS = 50_000, 200, 3 * 224 * 224, (1, 8, 64)  # of the large run
 CPU, GPU, BARE = "cost-cpu", "growth-prn18-strades", "speed-prn18-strades"
+RATIO, COLD, OFFICIAL = "ratio-prn18-fast-ls", "cold-prn18-fast-ls", "cold-official-prn18-fast-ls"
 ANNEAL, QUERY = "anneal-prn18-fast-ls", "anneal-others-prn18-fast-ls"
 
 
@@ -43,6 +44,25 @@ def growth() -> str:
         f"{cpu['steps']} steps on the network of `small-plain`, for the number of images on one of two layers; "
         f"{cpu['hardware']}, one thread, processor time; other work on the machine made differences of up to "
         f"a third ({file_of(CPU)}).\n"
+    )
+
+
+def steps() -> str:
+    """A step beside the bare model, and the first call of a process beside the authors' code."""
+    bare, ours, theirs = load(RATIO), load(COLD)["jobs"], load(OFFICIAL)["jobs"]["official"]
+    rows = [[row["attack"], f"{row['us']:.1f}", f"{row['bare us']:.1f}", f"{row['ratio']:.2f}"] for row in bare["rows"]]
+    runs = [ours[name] for name in ("plain", "plain again")]
+    first, second = (min(run[call]["seconds"] for run in runs) for call in ("first", "second"))
+    return (
+        f"{markdown(['attack', 'us an image and step', 'the model alone, us', 'ratio'], rows)}\n\n"
+        f"{bare['hardware']}, {bare['model']}, {bare['images']:,} images at a time, {bare['precision']}, not compiled; "
+        f"the model alone is forward and backward, for Sparse-RS and Cluster-RS forward only ({file_of(RATIO)}). In a "
+        f"new process, sPGD with 300 steps on 1,000 images takes {first:.1f} s, the authors' code "
+        f"{theirs['first']['seconds']:.1f} s: {theirs['first']['seconds'] / first:.1f} times as long. A second call "
+        f"takes {second:.1f} and {theirs['second']['seconds']:.1f} s, {theirs['second']['seconds'] / second:.1f} times "
+        f"as long ({file_of(COLD)}, {file_of(OFFICIAL)}). On a machine where our GPU kernels have never been compiled, "
+        "the first call takes some seconds longer. The times of our first and second call were measured before the newest "
+        f"kernels (commit {load(COLD)['commit']}).\n"
     )
 
 
@@ -165,4 +185,4 @@ def span(low: float, high: float) -> str:
     return " to ".join(f"{float(f'{value / unit:.2g}'):g}" for value in (low, high)) + f" {name}"
 
 
-TABLES = {table.__name__: table for table in (growth, passes, workers, memory, large)}
+TABLES = {table.__name__: table for table in (steps, growth, passes, workers, memory, large)}

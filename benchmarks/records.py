@@ -114,6 +114,9 @@ def _measured(results: Path) -> Iterator[Measured]:
         for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
             if one := record.get(key):
                 yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+        for one in record.get("saa+", ()):
+            words = one["k"], _words(one["pattern"])
+            yield Measured(recipe, words, one["robust_accuracy"], one["attack"], one["images"], name)
         for words, one in record.get("others", {}).items():
             k, _, pattern = words.partition(" ")
             yield Measured(recipe, (int(k), pattern), one["robust_accuracy"], "sAA", one["images"], name)
