@@ -61,8 +61,8 @@ def steps() -> str:
         f"{theirs['first']['seconds']:.1f} s: {theirs['first']['seconds'] / first:.1f} times as long. A second call "
         f"takes {second:.1f} and {theirs['second']['seconds']:.1f} s, {theirs['second']['seconds'] / second:.1f} times "
         f"as long ({file_of(COLD)}, {file_of(OFFICIAL)}). On a machine where our GPU kernels have never been compiled, "
-        "the first call takes some seconds longer. The times of our first and second call were measured before the newest "
-        f"kernels (commit {load(COLD)['commit']}).\n"
+        "the first call takes some seconds longer. Our two calls were timed before the newest kernels (commit "
+        f"{load(COLD)['commit']}).\n"
     )
 
 
