@@ -12,7 +12,8 @@ from sparsepgd.tables import markdown
 Range = tuple[float, float]
 IMAGES, CHUNK, ENTRIES, GPUS = 50_000, 200, 3 * 224 * 224, (1, 8, 64)  # of the large run
 CPU, GPU, BARE = "cost-cpu", "growth-prn18-strades", "speed-prn18-strades"
-RATIO, COLD, OFFICIAL = "ratio-prn18-fast-ls", "cold-prn18-fast-ls", "cold-official-prn18-fast-ls"
+RATIO, RATIO_CPU = "ratio-prn18-fast-ls", "ratio-cpu-small-strades"
+COLD, OFFICIAL = "cold-prn18-fast-ls", "cold-official-prn18-fast-ls"
 ANNEAL, QUERY = "anneal-prn18-fast-ls", "anneal-others-prn18-fast-ls"
 
 
@@ -50,13 +51,18 @@ def growth() -> str:
 def steps() -> str:
     """A step beside the bare model, and the first call of a process beside the authors' code."""
     bare, ours, theirs = load(RATIO), load(COLD)["jobs"], load(OFFICIAL)["jobs"]["official"]
-    rows = [[row["attack"], f"{row['us']:.1f}", f"{row['bare us']:.1f}", f"{row['ratio']:.2f}"] for row in bare["rows"]]
+    cpu, rows = load(RATIO_CPU), []
+    for where, record in (("H200", bare), ("CPU core", cpu)):
+        for row in record["rows"]:
+            us = [f"{row[one]:,.{1 if record is bare else 0}f}" for one in ("us", "bare us")]
+            rows.append([row["attack"], where, *us, f"{row['ratio']:.2f}"])
     runs = [ours[name] for name in ("plain", "plain again")]
     first, second = (min(run[call]["seconds"] for run in runs) for call in ("first", "second"))
     return (
-        f"{markdown(['attack', 'us an image and step', 'the model alone, us', 'ratio'], rows)}\n\n"
+        f"{markdown(['attack', 'on', 'us an image and step', 'the model alone, us', 'ratio'], rows)}\n\n"
         f"{bare['hardware']}, {bare['model']}, {bare['images']:,} images at a time, {bare['precision']}, not compiled; "
-        f"the model alone is forward and backward, for Sparse-RS and Cluster-RS forward only ({file_of(RATIO)}). In a "
+        f"the model alone is forward and backward, for Sparse-RS and Cluster-RS forward only ({file_of(RATIO)}). CPU: "
+        f"{cpu['model']}, a far smaller network, {cpu['images']} images at a time ({file_of(RATIO_CPU)}). In a "
         f"new process, sPGD with 300 steps on 1,000 images takes {first:.1f} s, the authors' code "
         f"{theirs['first']['seconds']:.1f} s: {theirs['first']['seconds'] / first:.1f} times as long. A second call "
         f"takes {second:.1f} and {theirs['second']['seconds']:.1f} s, {theirs['second']['seconds'] / second:.1f} times "
