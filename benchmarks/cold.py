@@ -242,11 +242,9 @@ def official(bench: Bench) -> dict[str, Any]:
 
     theirs = rivals.official(bench.args.official, bench.args.k, bench.args.steps, 1)["official spgd-projected"]
     job = speed.Bench(bench.model, bench.x, bench.y, bench.sp.Budget(k=bench.args.k), batch_size=500)
-    found = {}
-    for call in ("first", "second"):
-        x_adv, seconds = job._clocked(lambda: theirs(bench.model, bench.x, bench.y, 0))
-        found[call] = {"seconds": round(seconds, 4), "robust": job._left(x_adv)}
-    return found
+    timed = job.theirs("official", theirs)
+    seconds = {"first": timed.warm_up, "second": timed.seconds[0]}
+    return {call: {"seconds": round(taken, 4), "robust": timed.robust[0]} for call, taken in seconds.items()}
 
 
 def device() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from records import RESULTS, SECTIONS, Made, beside_official, every_made, load, made, read, strongest, trained_by
-from results_findings import ANNEAL, SEEN, SPEED, TRAINING, ratios, sighted
+from results_findings import ANNEAL, DETECTION_ROWS, SPEED, TRAINING, map_scores, ratios
 
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.experiments.training import POLICIES
@@ -150,12 +150,12 @@ def _runtime() -> Cells:
     return [words, ", ".join(sorted({record["model"] for record in records})), f"{images[0]} to {images[-1]:,} images"]
 
 
-def _sights(one: Made) -> str:
+def _detection_scores(one: Made) -> str:
     """mAP under every attack, of every task and budget that was measured."""
     told = []
     for task in one.places:
-        for row, words in SEEN.items():
-            if here := sighted(one, task, row):
+        for row, words in DETECTION_ROWS.items():
+            if here := map_scores(one, task, row):
                 paper = table("yolo").cells[task][row]
                 each = [f"{column} {value:.1f}{_bracket(paper.get(column))}" for column, value in here.items()]
                 told.append(f"{task}, {words}: {', '.join(each)}")
@@ -167,9 +167,11 @@ def _detectors() -> Cells:
     ones = every_made().get("detection", [])
     if not ones:
         return [NOT_YET, "", ""]
-    words = [f"[table]({ones[0].link}): {'; '.join(map(_sights, ones))}"]
-    measured = {(task, row) for one in ones for task in one.places for row in SEEN if sighted(one, task, row)}
-    open_rows = [words for row, words in SEEN.items() if not any(row == place for _, place in measured)]
+    words = [f"[table]({ones[0].link}): {'; '.join(map(_detection_scores, ones))}"]
+    measured = {
+        (task, row) for one in ones for task in one.places for row in DETECTION_ROWS if map_scores(one, task, row)
+    }
+    open_rows = [words for row, words in DETECTION_ROWS.items() if not any(row == place for _, place in measured)]
     if missing := [*({"detection", "segmentation"} - {task for task, _ in measured}), *open_rows]:
         words.append(f"{NOT_YET} with all attacks: {', '.join(missing)}")
     models = [f"{model} ({task}) for YOLOv8-M" for one in ones for task, model in one.places.items()]

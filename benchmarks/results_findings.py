@@ -50,7 +50,7 @@ TRAINING, SPEED, VARIANTS, DETECTORS, SUBJECTS = (
 ANNEAL = "anneal.md#results"
 PATCH, ROW = "one 5x5 patch", "one row"
 UNPROJECTED, PROJECTED, RANDOM = "spgd-unprojected", "spgd-projected", "sparse-rs"
-SEEN = {  # rows of the table of detectors
+DETECTION_ROWS = {  # rows of the table of detectors
     "l0_1600": "1,600 pixels", "l0_3200": "3,200 pixels", "patch4x4_100": "100 patches 4x4",
     "patch4x4_200": "200 patches 4x4",
 }  # fmt: skip
@@ -186,7 +186,7 @@ def _holds() -> Iterator[str]:
         f"{record['model']}, in percent, ours and theirs: {', '.join(same)} ([table]({SPEED})).",
     )
     one = made()["detection"]
-    pixels, patches = (sighted(one, "detection", row) for row in ("l0_1600", "patch4x4_100"))
+    pixels, patches = (map_scores(one, "detection", row) for row in ("l0_1600", "patch4x4_100"))
     theirs = {row: table("yolo").cells["detection"][row] for row in ("l0_1600", "patch4x4_100")}
     yield _checked(
         pixels["sPGD"] < patches["sPGD"] < patches["clean"],
@@ -284,7 +284,7 @@ def _compared() -> Iterator[tuple[bool, str]]:
             f"[Figure 1]({one.link})).",
         )
     yield from _large(found)
-    yield from _sights()
+    yield from _detection_scores()
     if one := found.get("watermarks"):
         falls = {}
         for row in one.values["numbers"]:
@@ -352,11 +352,11 @@ def _large(found: dict[str, Made]) -> Iterator[tuple[bool, str]]:
         )
 
 
-def _sights() -> Iterator[tuple[bool, str]]:
+def _detection_scores() -> Iterator[tuple[bool, str]]:
     """Detection and segmentation under all attacks."""
     for one in every_made().get("detection", ()):
         for task, model in one.places.items():
-            here, paper = sighted(one, task, "l0_1600"), table("yolo").cells[task]["l0_1600"]
+            here, paper = map_scores(one, task, "l0_1600"), table("yolo").cells[task]["l0_1600"]
             yield (
                 here["sPGD"] < min(here["RS"], here["SAIF"]),
                 f"In {task} with 1,600 pixels, sPGD reduces mAP50-95 more than Sparse-RS and SAIF in the paper: to "
@@ -463,7 +463,7 @@ def _gaps() -> list[tuple[float, str, float, float]]:
     return found
 
 
-def sighted(one: Made, task: str, row: str) -> dict[str, float]:
+def map_scores(one: Made, task: str, row: str) -> dict[str, float]:
     """mAP50-95 in percent, clean and under each attack that was measured; {}: none was."""
     numbers = [each for each in one.values["numbers"] if (each["section"], each["row"]) == (task, row)]
     found = {each["column"]: each["here"] for each in numbers if each["here"] is not None}

@@ -144,16 +144,7 @@ def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> 
     def timed(what: str, value: int, x: Tensor, y: Tensor, k: int = args.k, batch_size: int | None = None) -> None:
         attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
         for _ in range(2):
-            if args.device == "cuda":
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-            start = time.perf_counter()
-            with metered() as meter:
-                result = attack(model, x, y, engine=Engine(args.precision, compiled), batch_size=batch_size)
-            if args.device == "cuda":
-                torch.cuda.synchronize()
-            seconds = time.perf_counter() - start
-        memory = torch.cuda.max_memory_allocated() if args.device == "cuda" else None
+            result, seconds, meter, memory = once(model, x, y, attack, Engine(args.precision, compiled), batch_size)
         us = 1e6 * seconds / max(int(result.forwards.sum()), 1)
         rows.append({"what": what, "value": value, "seconds": seconds, "us": us, "memory": memory})
         print({**rows[-1], "meter": dataclasses.asdict(meter)}, flush=True)
@@ -208,9 +199,9 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
         lambda steps: sp.ClusterRS(budget, steps),
     )
     for make in attacks:
-        once(args, model, x, y, make(args.steps))  # warm
-        (_, short, before, _), (result, long, meter, memory) = (
-            once(args, model, x, y, make(steps)) for steps in (args.steps, 2 * args.steps)
+        _, (_, short, before, _), (result, long, meter, memory) = (  # the first one warms up
+            once(model, x, y, make(steps), Engine(args.precision), args.batch_size)
+            for steps in (args.steps, args.steps, 2 * args.steps)
         )
         batch = meter.slot_steps // meter.steps
         work = "input gradient" if make(args.steps).needs_gradient else "forward"
@@ -225,19 +216,19 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
 
 
 def once(
-    args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, attack: Any
+    model: nn.Module, x: Tensor, y: Tensor, attack: Any, engine: Engine, batch_size: int | None
 ) -> tuple[Any, float, Meter, int | None]:
     """The result, seconds, what the loop counted, and the bytes that were held at most."""
-    if args.device == "cuda":
+    if x.is_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     with metered() as meter:
-        result = attack(model, x, y, engine=Engine(args.precision), batch_size=args.batch_size)
-    if args.device == "cuda":
+        result = attack(model, x, y, engine=engine, batch_size=batch_size)
+    if x.is_cuda:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    return result, seconds, meter, torch.cuda.max_memory_allocated() if args.device == "cuda" else None
+    return result, seconds, meter, torch.cuda.max_memory_allocated() if x.is_cuda else None
 
 
 def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) -> float:

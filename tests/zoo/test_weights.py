@@ -40,7 +40,9 @@ def test_the_card_tells_the_origin_and_figures_of_the_rounded_weights(name: str)
     assert card.command
     assert "float16" in card.measured
     assert tuple(card.classes) == zoo.CIFAR10_CLASSES
-    assert {one.attack for one in card.robust} >= {"saa"}
+    attacks = {one.attack for one in card.robust}
+    assert attacks >= {"saa"}
+    assert attacks & {"saa+", "spgd-unprojected"}
     assert all(one.robust_accuracy <= card.clean_accuracy + 0.05 for one in card.robust)  # of fewer images
 
 

@@ -55,11 +55,10 @@ def varied(
     `draws`: see `numbers`. `side`: (B,), of the square, at most `longest_side(k)`. `single`: (B,) bool, where it is a
     point that may come beside others, take their colour, or only alter the colour of an old one. `k`: (B,), points that
     an image may have, unless as many as the budget; what is kept has no more."""
-    found = kernels(kept.mask.device)
+    found, most = kernels(kept.mask.device), max(budget.k // 4, 1)
     if found is not None and kept.mask[0].numel() <= found.POINTS and images.x.dtype == torch.float32:
         limit = torch.full_like(images.y, budget.k) if k is None else k
         box, shares = (images.x, images.low, images.high), (budget.eps, ANYWHERE, COPY, TUNE, LEARNT, WEAKEST)
-        most = max(budget.k // 4, 1)
         return Change(
             *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
         )
@@ -71,7 +70,7 @@ def varied(
     if images.usable is not None:
         added &= images.usable
     excess = (kept.mask | added).flatten(1).sum(1) - (budget.k if k is None else k)
-    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, max(budget.k // 4, 1))
+    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, most)
 
     shown = _at(kept.value, old)
     fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
