@@ -226,7 +226,7 @@ class SparseAnneal(Stepwise[State]):
         )
 
     def _begin_again(self, threat: Threat, state: State, over: Tensor) -> State:
-        """Where the cycle is over, (B,) bool, and none has found a better point for long, the best point is forgotten."""
+        """Where the cycle is over, (B,) bool, and none has found a better point for long: without the best point."""
         number = state.cycle.number
         again = over & (number - state.risen >= settings_for(threat).patience)
         best = Point(*(torch.where(column(again), 0.0, one) for one in (state.best.delta, state.best.v)))
