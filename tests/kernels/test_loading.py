@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -19,26 +20,69 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
-def nothing_loaded() -> Iterator[None]:
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
     kernels.loading.cache_clear()
+    kernels.compiled_before.cache_clear()
     yield
     kernels.loading.cache_clear()
+    kernels.compiled_before.cache_clear()
 
 
-def test_loading_begins_beside_other_work_and_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[torch.device] = []
-    may_end = Event()
+class Load:
+    """In the place of `_load`: it ends when it may."""
 
-    def load(device: torch.device) -> str:
-        loads.append(device)
-        assert may_end.wait(60)
+    def __init__(self) -> None:
+        self.devices: list[torch.device] = []
+        self.may_end = Event()
+
+    def __call__(self, device: torch.device) -> str:
+        self.devices.append(device)
+        assert self.may_end.wait(60)
         return "the kernels"
 
-    monkeypatch.setattr(kernels, "_load", load)
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    made = Load()
+    monkeypatch.setattr(kernels, "_load", made)
+    yield made
+    made.may_end.set()
+
+
+def test_what_was_compiled_before_is_loaded_once_beside_other_work_and_waited_for(load: Load) -> None:
+    kernels.marker(GPU).touch()
     kernels.begin_loading(GPU)  # does not wait
-    may_end.set()
+    assert not kernels.ready(GPU)
+    load.may_end.set()
     assert kernels.kernels(GPU) == kernels.kernels(GPU) == "the kernels"
-    assert loads == [GPU]
+    assert kernels.ready(GPU)
+    assert load.devices == [GPU]
+
+
+def test_what_has_to_be_compiled_is_not_waited_for(load: Load) -> None:
+    kernels.begin_loading(GPU)
+    assert kernels.kernels(GPU) is None
+    assert not kernels.ready(GPU)
+    load.may_end.set()
+    kernels.wait(GPU)
+    assert kernels.ready(GPU)
+    assert kernels.kernels(GPU) == "the kernels"
+    assert load.devices == [GPU]
+
+
+def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from sparsepgd.kernels import checked, compiled
+
+    monkeypatch.setattr(checked, "load", lambda device: None)
+    first = kernels.marker(GPU)
+    assert not first.exists()
+    assert kernels._load(GPU) is compiled
+    assert first.is_file()
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another device")
+    assert not kernels.marker(GPU).exists()
 
 
 def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +103,7 @@ def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.M
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there they can be loaded")
 def test_where_they_cannot_be_loaded_there_are_none() -> None:
+    kernels.wait(GPU)
     assert kernels.kernels(GPU) is None
 
 
@@ -74,6 +119,7 @@ def test_one_that_is_wrong_means_that_there_are_none(wrong: int | None, monkeypa
     checks = tuple(lambda device, number=number: check(number) for number in range(4))
     monkeypatch.setattr(checked, "CHECKS", checks)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    kernels.wait(GPU)
     assert kernels.kernels(GPU) is (compiled if wrong is None else None)
 
 

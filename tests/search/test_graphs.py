@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from sparsepgd.problem.engine import Meter
 from sparsepgd.problem.rows import clone, join, select, tensors
+from sparsepgd.search import graphs
 from sparsepgd.search.graphs import Stepper
 
 
@@ -34,3 +37,28 @@ def test_rows_are_chosen_joined_and_copied_through_nested_parts() -> None:
     copy = clone(both)
     next(tensors(copy)).zero_()
     assert next(tensors(both)).tolist() == [0, 3, 1, 0]
+
+
+def test_kernels_that_are_compiled_beside_the_search_come_into_what_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search is recorded without them first, and once more as soon as they are there."""
+    there: list[bool] = []
+
+    class Graph:
+        def __init__(self, work: Any) -> None:
+            self.replay = work
+
+    monkeypatch.setattr(graphs, "record", lambda work, before: (Graph(work), None))
+    monkeypatch.setattr(graphs, "ready", lambda device: bool(there))
+    meter = Meter()
+    stepper: Stepper[Rows] = Stepper(lambda now: Rows(now.x + 1), graphs=True, meter=meter)
+    now = Rows(torch.zeros(3, 1))
+    recorded = []
+    for turn in range(5):
+        if turn == 2:
+            there.append(True)
+        now = stepper(now, 4)
+        recorded.append(meter.recorded)
+    assert recorded == [1, 1, 2, 2, 2]
+    assert now.x.tolist() == [[20.0]] * 3

@@ -5,9 +5,13 @@ What they compute, torch computes too, wherever there is no GPU or no Triton tha
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,14 +29,31 @@ SPLITMIX = tuple(one - (1 << 64) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E
 
 
 def kernels(device: torch.device) -> Any:
-    """The module with the kernels, once they are loaded; None: not on this device."""
-    return loading(device).result() if device.type == "cuda" else None
+    """The module with the kernels; None: not on this device, or not yet. On a machine where they were compiled before,
+    they are loaded in less than a second, for which this waits. Elsewhere compiling them takes many seconds: meanwhile
+    torch does the work."""
+    if device.type != "cuda":
+        return None
+    future = loading(device)
+    return future.result() if future.done() or compiled_before(device) else None
 
 
 def begin_loading(device: torch.device) -> None:
     """For whoever will need the kernels on this device soon."""
     if device.type == "cuda":
+        compiled_before(device)
         loading(device)
+
+
+def wait(device: torch.device) -> None:
+    """For whoever will need them for so long that it does not matter how long they take."""
+    if device.type == "cuda":
+        loading(device).result()
+
+
+def ready(device: torch.device) -> bool:
+    """Whether `kernels` returns the same from now on."""
+    return device.type != "cuda" or loading(device).done()
 
 
 @cache
@@ -52,4 +73,21 @@ def _load(device: torch.device) -> Any:
         checked.load(device)
     except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
+    with suppress(OSError):  # without it another process does not wait for what is there
+        marker(device).touch()
     return compiled
+
+
+@cache
+def compiled_before(device: torch.device) -> bool:
+    """Whether Triton has these kernels in its cache, for such a device."""
+    return marker(device).is_file()
+
+
+def marker(device: torch.device) -> Path:
+    """A file beside Triton's cache of kernels, with a name that changes when they must be compiled anew."""
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+    parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
+    parts += [torch.__version__.encode(), torch.cuda.get_device_name(device).encode()]
+    return cache / f"sparsepgd-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.errors import first_line
+from sparsepgd.kernels import ready
 from sparsepgd.problem.engine import Meter, warn
 from sparsepgd.problem.rows import assign, clone, tensors
 
@@ -97,6 +98,7 @@ class Stepper(Generic[N]):
     size: int = 0  # of the batch
     warm: int = 0  # steps done with this size
     again: bool = False  # whether another size was recorded before, so that one step will do to warm up
+    complete: bool = False  # whether what is recorded has all the kernels that there will be
     static: N | None = None  # the slots that the graph reads and writes
     graph: Any = None  # the last one, if only for its memory
 
@@ -109,12 +111,16 @@ class Stepper(Generic[N]):
         if len(first) != self.size:
             self.static = None
             self.size, self.warm = len(first), 0
+        if (
+            self.static is not None and not self.complete and ready(first.device)
+        ):  # they were compiled beside the search
+            self.static, self.warm = None, 0
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
             if not steps:
                 return now
-            static = clone(now)
+            static, self.complete = clone(now), ready(first.device)
             recorded = record(lambda: assign(static, self.step(static)), self.graph)
             if recorded is None:
                 self.graphs = False

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsepgd import kernels
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.extras import needs
@@ -177,6 +178,7 @@ def _run(
     )
     targets = SoftTargets(len(images), classes, device) if settings.soft_targets else None
     mixed: nn.Module = Mixed(network, device, bool(settings.bf16), logits)
+    kernels.wait(device)  # what is recorded without them would stay without them
     if settings.compile:
         mixed = torch.compile(mixed, dynamic=False)  # type: ignore[assignment]
     state = states.State(network, optimizer, [], targets, _changes(settings, images, device))
