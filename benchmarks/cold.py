@@ -162,6 +162,9 @@ def watch(clock: Clock, loads: dict[str, float]) -> None:
         def __init__(self, device: Any) -> None:
             self.future = loading(device)
 
+        def done(self) -> bool:
+            return self.future.done()
+
         def result(self) -> Any:
             if self.future.done():
                 return self.future.result()

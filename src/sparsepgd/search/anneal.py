@@ -46,7 +46,6 @@ class CycleSettings:
     barred: float = 0.0  # the largest share of the groups that a cycle may not use
     local: float = 0.0  # the share of the cycles that search around the best point, if groups are single points,
     ascents: int = 0  # and how many cycles come before the first of them
-    patience: int = 0  # cycles without a larger margin after which the search begins again; 0: never
 
 
 ANNEALED = CycleSettings(
@@ -60,7 +59,7 @@ ANNEALED = CycleSettings(
     noise=0.08,
     barred=0.2,
     local=0.6,
-    ascents=10,
+    ascents=30,
 )
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
@@ -110,8 +109,6 @@ class State:
     best: Point  # of all points within the limit, the one with the largest margin
     margin: Tensor  # (B,), of it; -inf: there is none yet
     size: Tensor  # (B,), the first step of the start that found the best point
-    first: Tensor  # (B,), the number of the cycle with which the search last began at the clean image
-    risen: Tensor  # (B,), that of the cycle which last found a better point
     limit: Tensor  # (B,), groups: those of the budget; in a minimum-norm search one fewer than the last success has
     proven: Tensor  # (B,), the limit after the last success that full precision confirmed
     cycle: Cycle
@@ -148,7 +145,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 4 if self.early_stop else 5
+        return 5 if self.early_stop else 6
 
     @property
     def keeps(self) -> Keeps:
@@ -164,7 +161,7 @@ class SparseAnneal(Stepwise[State]):
         cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number, number > 0, zero)
         now, count = self._support(threat, images, clean, cycle, noise)
         limit = zero + self.budget.k
-        return State(now, count, clean, number - torch.inf, size, zero, zero, limit, limit, cycle)
+        return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
         return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
@@ -184,8 +181,6 @@ class SparseAnneal(Stepwise[State]):
         if not self.early_stop:
             state = self._with_fewer(threat, images, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
-        elif settings_for(threat).patience:
-            state = self._begin_again(threat, state, over)
         stays = rising & ~solved  # the cycle was still rising at its end
 
         def begun(rows: Tensor | slice) -> Path:
@@ -219,23 +214,7 @@ class SparseAnneal(Stepwise[State]):
             state,
             best=choose(better, state.now, state.best),
             margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
-            size=torch.where(
-                better & (state.cycle.number - state.first < settings_for(threat).starts), state.cycle.size, state.size
-            ),
-            risen=torch.where(better, state.cycle.number, state.risen),
-        )
-
-    def _begin_again(self, threat: Threat, state: State, over: Tensor) -> State:
-        """Where the cycle is over, (B,) bool, and none has found a better point for long: without the best point."""
-        number = state.cycle.number
-        again = over & (number - state.risen >= settings_for(threat).patience)
-        best = Point(*(torch.where(column(again), 0.0, one) for one in (state.best.delta, state.best.v)))
-        return dataclasses.replace(
-            state,
-            best=best,
-            margin=torch.where(again, -torch.inf, state.margin),
-            first=torch.where(again, number + 1, state.first),
-            risen=torch.where(again, number + 1, state.risen),
+            size=torch.where(better & (state.cycle.number < settings_for(threat).starts), state.cycle.size, state.size),
         )
 
     def _with_fewer(self, threat: Threat, images: Images, state: State, solved: Tensor) -> State:
@@ -256,8 +235,7 @@ class SparseAnneal(Stepwise[State]):
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         settings, number = settings_for(threat), state.cycle.number + 1
-        (narrow, wide), age = settings.widths, number - state.first
-        start = age < settings.starts
+        (narrow, wide), start = settings.widths, number < settings.starts
         draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
         later = state.size * settings.span ** (2 * draws[1] - 1)
         cycle = Cycle(
@@ -266,10 +244,10 @@ class SparseAnneal(Stepwise[State]):
             t=torch.zeros_like(number),
             length=torch.full_like(number, settings.length),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
-            size=torch.where(start, settings.size * settings.growth**age, later),
+            size=torch.where(start, settings.size * settings.growth**number, later),
             noise=settings.noise * draws[2],
             barred=settings.barred * draws[3],
-            local=(draws[5] < settings.local) & (age > settings.ascents) & (state.margin.abs() < torch.inf),
+            local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
         )
         return cycle if self.early_stop or threat.overlapping else self._towards_fewer(state, cycle, draws[4])
@@ -305,7 +283,7 @@ class SparseAnneal(Stepwise[State]):
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
             point = Point(delta, state.best.v)
-        start = (cycle.number - state.first < settings_for(threat).starts) & (state.limit == self.budget.k)
+        start = (cycle.number < settings_for(threat).starts) & (state.limit == self.budget.k)
         return Point(*(torch.where(column(start), 0.0, one) for one in (images.clip(point.delta), point.v)))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:

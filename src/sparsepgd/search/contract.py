@@ -44,8 +44,9 @@ class Call:
 
     @property
     def size(self) -> int:
-        """Images at a time: as told, or 64 of 32x32 on a CPU, 1024 on a device, fewer where they are larger."""
-        most, entries = (64, 1 << 17) if self.device.type == "cpu" else (1024, 1 << 20)
+        """Images at a time: as told, or 64 of 32x32 on a CPU, 1024 on a device, fewer where they are larger: 83 of
+        224x224 on a device. If its memory does not suffice, the search goes on with half of them."""
+        most, entries = (64, 1 << 17) if self.device.type == "cpu" else (1024, 1 << 22)
         return int(self.batch_size or max(8, min(most, entries // (self.x.shape[2] * self.x.shape[3]))))
 
     def oracle(self, loss: LossName) -> Oracle:
