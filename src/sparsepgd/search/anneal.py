@@ -59,7 +59,7 @@ ANNEALED = CycleSettings(
     noise=0.08,
     barred=0.2,
     local=0.6,
-    ascents=30,
+    ascents=20,
 )
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
