@@ -52,8 +52,9 @@ ORIGIN: dict[str, tuple[str, ...]] = {
         "models.*.runs.*.seconds", "jobs.plain.first.seconds",
     ),
 }  # fmt: skip
-UNKNOWN = "unknown"  # in older records: the fields of ORIGIN that nobody can know any more
-SINCE = "numbers since"  # beside it: the commit with which these numbers came here, which is not the one measured
+# Older records list under "unknown" the fields that nobody can know any more, and say with which commit their numbers
+# came into this repository, which is not the one that was measured.
+SINCE = "numbers since"
 
 
 def missing(record: Record) -> list[str]:
