@@ -411,6 +411,7 @@ def main() -> None:
     jobs = [job for job in JOBS if not args.only or job.split()[0] in args.only]
     jobs = [job for job in jobs if job != "official" or args.official]
     found: dict[str, Any] = {}
+    begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for job in jobs:
             file = Path(folder) / "found.json"
@@ -421,13 +422,11 @@ def main() -> None:
                 shown(job, json.loads(file.read_text()))
     from provenance import head
 
-    args.device = args.device or device()
-    x, y = images(args)
+    args.device, seconds = args.device or device(), round(time.perf_counter() - begun, 1)
+    lengths = {"seed": 0, "steps": args.steps, "anneal steps": args.anneal_steps, "seconds": seconds}
+    record = {**head(args, *images(args)), "model": args.model, **lengths, "jobs": found}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(
-        json.dumps({**head(args, x, y), "model": args.model, "seed": 0, "steps": args.steps, "jobs": found}, indent=1)
-        + "\n"
-    )
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

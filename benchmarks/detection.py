@@ -3,8 +3,9 @@
 python benchmarks/detection.py --model yolov8n.pt --data coco-val48 --out runs/yolov8n [--device cuda --jobs 5]
 
 One line of the table is one process and one file (LINE.json, and LINE.npz with the changed pixels); a line that has
-its file is not run again. Where mAP cannot be computed, on a machine without pycocotools, the changed pixels are kept:
-the same command elsewhere, without --device, adds the scores. Needed: torch, torchvision, pillow, scipy, ultralytics.
+its file is not run again. record.json has all lines, for benchmarks/results. Where mAP cannot be computed, on a machine
+without pycocotools, the changed pixels are kept: the same command elsewhere, without --device, adds the scores. Needed:
+torch, torchvision, pillow, scipy, ultralytics.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from provenance import command, origin
 from torch import Tensor
 
 import sparsepgd as sp
@@ -116,6 +118,27 @@ def write(path: Path, content: dict[str, Any]) -> None:
     atomic.write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def record(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:
+    """All lines that are there, with their origin, for benchmarks/results."""
+    files = (options.out / f"{name}.json" for name in names)
+    lines = [json.loads(file.read_text()) for file in files if file.exists()]
+    scenes = read_folder(options.data, options.size, options.n)
+    return {
+        "model": options.model.stem,
+        "command": command(),
+        **origin(options.data.name, scenes.x, torch.arange(len(scenes))),
+        "data": options.data.name,
+        "images": len(scenes),
+        "hardware": hardware(torch.device(options.device)),
+        "torch": torch.__version__,
+        "seed": 0,
+        "steps": options.steps,
+        "queries": options.queries,
+        "seconds": round(sum(line.get("seconds", 0) for line in lines), 1),
+        "lines": lines,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--model", "--data", "--out"):
@@ -144,6 +167,7 @@ def main() -> None:
             line = json.loads(file.read_text())
             scores = ", ".join(f"{key} {100 * value:.1f}" for key, value in line["boxes"].items())
             print(f"{name:32} {scores}")
+    write(options.out / "record.json", record(options, names))
     failed = [name for name, process in zip(open_lines, done, strict=True) if process.returncode]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; run the same again")

@@ -12,7 +12,6 @@ process on the same images. The figure is the number of images still classified 
 import argparse
 import importlib
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import origin
+from provenance import command, named, origin
 from torch import Tensor, nn
 
 import sparsepgd as sp
@@ -180,8 +179,9 @@ def main() -> None:
         clean = int(sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(500), y.split(500), strict=True)))
     print(f"clean {clean} of {len(x)}")
     record = {
-        "command": shlex.join(["python", "benchmarks/deviations.py", *sys.argv[1:]]),
+        "command": command(),
         **origin(args.data),
+        "data": named(args.data),
         "model": args.weights.stem if args.weights else source.name,
         "images": len(x),
         "clean": clean,

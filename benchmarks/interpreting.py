@@ -14,7 +14,8 @@ MARKS = "<!-- written by benchmarks/interpreting.py, do not edit -->\n", "<!-- e
 def table() -> str:
     record = load(RECORD)
     setting = (
-        f"`spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost 200`, "
+        f"The settings are those of `spgd compare --model zoo:{record['model']} -n {record['n']} --k 20 --equal-cost "
+        "200` (the record does not hold the command), "
         f"seed {record['seed']}, torch {torch_version(record)} on a CPU; "
         f"record: `benchmarks/results/{RECORD}.json`. Forward and backward passes count alike; successes "
         "after more than 200 passes do not count."

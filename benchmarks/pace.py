@@ -10,13 +10,13 @@ The default has one run for each.
 
 import argparse
 import json
-import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import origin
+from provenance import command, origin
 from records import RESULTS, read
 
 import sparsepgd as sp
@@ -70,11 +70,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    model, (x, y) = zoo.load(args.model), zoo.bundled_images(args.n)
+    begun, model, (x, y) = time.perf_counter(), zoo.load(args.model), zoo.bundled_images(args.n)
     with torch.no_grad():
         right = int((model(x).argmax(1) == y).sum())
     record: dict[str, Any] = {
-        "command": shlex.join(["python", "benchmarks/pace.py", *sys.argv[1:]]),
+        "command": command(),
         **origin("bundled"),
         "data": "bundled",
         "lengths": args.lengths,
@@ -93,6 +93,7 @@ def main() -> None:
         row = {"pattern": pattern, "gradient": attack.gradient, "pace": pace, **settings, "left": found}
         print(row, flush=True)
         record["rows"].append(row)
+        record["seconds"] = round(time.perf_counter() - begun, 1)
         args.out.write_text(json.dumps(record, indent=1) + "\n")
 
     for pattern in args.patterns:

@@ -18,7 +18,8 @@ from torch import Tensor
 from sparsepgd.runs.identity import hardware
 
 ROOT = Path(__file__).parent.parent
-OWN = ("bundled", "digits", "made")  # data that come with this package, with scikit-learn, or from a script itself
+MADE = "made by the script"
+OWN = ("bundled", "digits", MADE)  # data that come with this package, with scikit-learn, or from a script itself
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,54 +32,46 @@ def read(results: Path, kind: str) -> Records:
     return {file.stem: json.loads(file.read_text()) for file in sorted(results.glob(f"{kind}{kind and '-'}*.json"))}
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a record comes from. A record has every field, or names it in its own list `unknown`."""
-
-    commit: str | None  # of this repository; several, where parts of the record were measured again
-    command: str | None
-    seeds: str | None
-    hardware: str | None
-    versions: str | None  # of torch at least
-    data: str | None
-    checksum: str | None  # of the data; those of OWN are fixed by the versions
-    lengths: str | None  # steps, queries, passes, epochs
-    seconds: str | None
-
-    @classmethod
-    def of(cls, record: Record) -> "Origin":
-        command = "; ".join(record.get("commands", [record["command"]] if "command" in record else [])) or None
-        told = re.search(r"--data (\S+)", command or "")
-        data = record.get("data") or (told[1] if told else None)
-        return cls(
-            _every(record, "commit"),
-            command,
-            _every(record, "seed", "seeds"),
-            _every(record, "hardware", "device"),
-            _every(record, "torch"),
-            data,
-            record.get("sha256") or ("in the package" if data in OWN else None),
-            _every(record, "steps", "queries", "length", "passes", "epochs", "evaluations", "how", "scale", "lengths"),
-            "in the record" if _every(record, "seconds") else None,
-        )
-
-    @property
-    def missing(self) -> list[str]:
-        return [name for name, value in vars(self).items() if value is None]
+# What every record says of its origin. By field: where it may stand, one place is enough. "*": every entry of a list or
+# dictionary, and each of them must have it.
+ORIGIN: dict[str, tuple[str, ...]] = {
+    "commit": ("commit",),  # of this repository, the one that was measured
+    "command": ("command", "commands"),
+    "seeds": ("seeds", "seed", "runs.*.seed", "spgd.seeds"),
+    "hardware": ("hardware",),
+    "torch": ("torch",),
+    "data": ("data",),
+    "checksum": ("sha256",),  # of the data; not needed for those of OWN, which the versions fix
+    "images": ("images", "n", "measured"),
+    "lengths": (
+        "steps", "queries", "passes", "epochs", "lengths", "how", "spgd.steps", "runs.*.length", "runs.*.steps",
+        "runs.*.options.epochs",
+    ),  # of attacks and of training
+    "seconds": (
+        "seconds", "runs.*.seconds", "rows.*.seconds", "lines.*.seconds", "attacks.*.seconds", "spgd.attacks.*.seconds",
+        "models.*.runs.*.seconds", "jobs.plain.first.seconds",
+    ),
+}  # fmt: skip
+# Older records list under "unknown" the fields that nobody can know any more, and say with which commit their numbers
+# came into this repository, which is not the one that was measured.
+SINCE = "numbers since"
 
 
-def _every(value: object, *names: str) -> str | None:
-    """All different values under these names, however deep."""
-    found: dict[str, None] = {}
+def missing(record: Record) -> list[str]:
+    """The fields of ORIGIN that a record does not have."""
+    found = [field for field, places in ORIGIN.items() if not any(values_at(record, place) for place in places)]
+    return [field for field in found if not (field == "checksum" and record.get("data") in OWN)]
 
-    def look(one: object) -> None:
-        for name, inner in one.items() if isinstance(one, dict) else enumerate(one if isinstance(one, list) else ()):
-            if name in names and inner is not None:
-                found[", ".join(map(str, inner)) if isinstance(inner, list) else str(inner)] = None
-            look(inner)
 
-    look(value)
-    return ", ".join(found) or None
+def values_at(value: Any, place: str) -> list[Any]:
+    """All values at a place of ORIGIN; [] if there is none, or if an entry of a * has none."""
+    if not place:
+        return [] if value in (None, "", []) else [value]
+    name, _, rest = place.partition(".")
+    inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    entries = list(inner.values()) if name == "*" else [inner[name]] if name in inner else []
+    each = [values_at(entry, rest) for entry in entries]
+    return [one for found in each for one in found] if all(each) else []
 
 
 @dataclass(frozen=True)
@@ -254,6 +246,13 @@ def stages(recipe: str) -> list[str]:
     return [*([] if before is None else stages(before)), recipe]
 
 
+def all_stages(records: Records, recipe: str) -> Record:
+    """Epochs and seconds from fresh weights on: as the record says, or the sum over the records of the stages."""
+    own: Record = records[f"train-{recipe}"].get("all stages", {})
+    every = [records[f"train-{one}"] for one in stages(recipe)] if not own else []
+    return own or {key: sum(one[key] for one in every) for key in ("epochs", "seconds")}
+
+
 @dataclass(frozen=True)
 class Pair:
     """One attack by the authors' code and by ours, in one run; means over the seeds."""
@@ -262,11 +261,12 @@ class Pair:
     images: int
     seconds: tuple[float, float]  # theirs, ours
     left: tuple[float, float]  # images still right
+    warm: bool  # whether theirs too had a first call that does not count
 
     @property
     def cells(self) -> list[str]:
         both = [f"{s:.2f} s, {left:.1f} left" for s, left in zip(self.seconds, self.left, strict=True)]
-        return [*both, f"{self.seconds[0] / self.seconds[1]:.1f}"]
+        return [*both, f"{self.seconds[0] / self.seconds[1]:.1f}{'' if self.warm else ' *'}"]
 
 
 PAIR = ["official code", "here", "times as fast"]  # above the cells
@@ -281,7 +281,7 @@ def beside_official(record: Record) -> Iterator[Pair]:
             seconds, left = (
                 (statistics.mean(official[key]), statistics.mean(row[key])) for key in ("seconds", "robust")
             )
-            yield Pair(attack, row["images"], seconds, left)
+            yield Pair(attack, row["images"], seconds, left, official["warm_up"] is not None)
 
 
 def compared(record: Record) -> str:

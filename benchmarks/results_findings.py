@@ -11,6 +11,7 @@ from records import (
     SECTIONS,
     Made,
     Measured,
+    all_stages,
     anchor,
     beside_official,
     budget_of,
@@ -19,7 +20,6 @@ from records import (
     load,
     made,
     read,
-    stages,
     strongest,
 )
 
@@ -86,7 +86,7 @@ def _models() -> Iterator[str]:
             theirs = [f"{LATER[recipe][1]}, later work", "-", f"{_later(recipe):.1f}"]
         else:
             theirs = ["none", "-", "-"]
-        epochs = sum(load(f"train-{one}")["epochs"] for one in stages(recipe))
+        epochs = all_stages(read(RESULTS, "train"), recipe)["epochs"]
         ours = [f"{100 * record['clean']:.1f}", f"{saa.percent:.1f}", str(lowest)]
         rows.append([_name(recipe), f"k = {budget[0]}, {budget[1]}", str(epochs), *ours, *theirs])
     header = ["our model", "budget", "epochs", "clean", "sAA", "lowest of all attacks", "the paper's model"]

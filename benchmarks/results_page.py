@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from records import RESULTS, Origin, Records, file_of, hardware, listed, read, told
+from records import RESULTS, SINCE, Record, Records, file_of, hardware, listed, missing, read, told, values_at
 from results_contents import contents
 from results_findings import findings
 from results_paper import figures, shown, tables_of_the_paper
@@ -34,8 +34,8 @@ and hardware. [Reading the numbers](interpreting.md) explains what a robust accu
 INTRODUCTION = f"""{WRITTEN}# All tables
 
 This page shows all measurements with this package, from the records in `benchmarks/results`; [Results](results.md) sums
-them up. The [list at the end](#all-records) gives the command, the commit and the hardware of each record, and what is
-missing from it. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
+them up. The [list at the end](#all-records) gives the command, the commit and the hardware of each record, and what an
+older record does not say. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "train": trainings,
@@ -46,6 +46,7 @@ SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of re
     "deviations": variants,
     "detection": detections,
 }
+COMMITS = ("commit", "commit of attacks", "models.*.runs.*.commit")  # where a record names the commits that it measured
 MODEL = ["model", "network", "trained by", "epochs", "seconds", "hardware", "clean, %"]  # above what `_model` says
 
 
@@ -92,13 +93,21 @@ def sources(results: Path) -> Iterator[str]:
     """Every record with its origin, as far as it is known."""
     rows = []
     for name, record in read(results, "").items():
-        known = Origin.of(record)
-        command = "-" if known.command is None else f"`{known.command}`"
-        commits = ", ".join(one[:7] for one in (known.commit or "-").split(", "))
-        rows.append([file_of(name), command, commits, hardware(record), ", ".join(known.missing)])
+        commands = record.get("commands") or values_at(record, "command")
+        command = f"`{'; '.join(commands)}`" if commands else "-"
+        rows.append([file_of(name), command, _commits(record), hardware(record), ", ".join(missing(record))])
     if rows:
         yield "## All records\n"
+        yield (
+            "*Commit* is the state of this repository that was measured. Where it was not recorded, the column gives "
+            "the commit with which the numbers came into the repository; they were measured then or before.\n"
+        )
         yield markdown(["record", "command", "commit", "hardware", "not recorded"], rows) + "\n"
+
+
+def _commits(record: Record) -> str:
+    measured = [one[:7] for place in COMMITS for one in values_at(record, place)]
+    return ", ".join(dict.fromkeys(measured)) or (f"at the latest {record[SINCE]}" if SINCE in record else "-")
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from records import (
     PAIR,
     RESULTS,
     Records,
+    all_stages,
     beside_official,
     budget_of,
     compared,
@@ -14,7 +15,6 @@ from records import (
     hardware,
     listed,
     recipe_of,
-    stages,
     strongest,
     told,
     torch_version,
@@ -37,9 +37,9 @@ def trainings(records: Records) -> Iterator[str]:
     rows, notes = [], []
     for name, record in records.items():
         recipe, saa = name.removeprefix("train-"), record["saa"]
-        every = [records[f"train-{one}"] for one in stages(recipe)]
+        every = all_stages(records, recipe)
         spent = [
-            f"{sum(one[key] for one in every):.0f}{f', {record[key]:.0f}' if len(every) > 1 else ''}"
+            f"{every[key]:.0f}{f', {record[key]:.0f}' if every[key] > record[key] else ''}"
             for key in ("epochs", "seconds")
         ]
         low, high = (f"{100 * share:.1f}" for share in saa["interval"])
@@ -52,7 +52,8 @@ def trainings(records: Records) -> Iterator[str]:
             str(strongest(RESULTS, recipe, (k, pattern))),
         ]
         rows.append([record["recipe"], budget, *spent, f"{100 * record['clean']:.1f}", *cells, file_of(name)])
-        notes += [(name, words) for words in (record.get("data"), record.get("note"), *record["notices"]) if words]
+        sample = record["data"] if " " in record["data"] else None  # more than the name of a file
+        notes += [(name, words) for words in (sample, record.get("note"), *record["notices"]) if words]
     titles = [
         "recipe",
         "images, budget",
@@ -122,8 +123,9 @@ def speeds(records: Records) -> Iterator[str]:
     """Ours beside the authors' code, in one run."""
     yield "## Speed compared with the official code\n"
     yield (
-        "Means over the seeds, with equally many steps or queries in one run. Our code had a warm-up, the official "
-        "code had none. *Left* is the number of images that are still classified correctly.\n"
+        "Means over the seeds, with equally many steps or queries in one run, after a first call that does not count. "
+        "A \\* marks runs of the official code without such a first call, which makes it look slower than it is. "
+        "*Left* is the number of images that are still classified correctly.\n"
     )
     rows = [
         [record["model"], f"{pair.attack}, {pair.images:,} images", *pair.cells, hardware(record), file_of(name)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import origin
+from provenance import MADE, origin
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -262,8 +262,8 @@ def main() -> None:
     model, x, y = made(args) if args.work == "large" else load(args)
     record = {
         "command": command(args),
-        **origin(str(args.data or "made")),
-        "data": args.data.name if args.data else "made by the script",
+        **origin(str(args.data or MADE)),
+        "data": args.data.name if args.data else MADE,
         "model": args.model,
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
@@ -271,7 +271,8 @@ def main() -> None:
         "k": args.k,
         **WORKS[args.work](args, model, x, y),
     }
-    record = {"seed": 0, "seconds": time.perf_counter() - start, **record}
+    seeds = list(range(args.seeds if args.work == "side-by-side" else 1))
+    record = {"seeds": seeds, "seconds": time.perf_counter() - start, **record}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(record, indent=1) + "\n")
 

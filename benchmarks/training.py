@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from provenance import named, origin
-from records import stages
 from shipping import budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import zoo
@@ -118,10 +117,23 @@ def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
     if ship is None:
         return f"trained:{folder}"
     if not (args.weights / f"{ship}.json").is_file():
-        before = [zoo.card(TRAINED, args.runs / one) for one in stages(name)[:-1]]
-        shipped(ship, folder, before, first_line(recipe), args.data, args.weights)
+        shipped(ship, folder, before(name, args), first_line(recipe), args.data, args.weights)
     os.environ[VARIABLE] = str(args.weights)
     return f"zoo:{ship}"
+
+
+def before(name: str, args: argparse.Namespace) -> list[zoo.Card]:
+    """The cards of the stages that a recipe starts from; that of a model of the zoo counts all its stages."""
+    kind, _, place = recipes.read(recipe_of(name))["model"].partition(":")
+    if kind == "zoo":
+        return [zoo.card(place)]
+    start = Path(place).name
+    return [*before(start, args), card_of(args.runs / start)] if kind == "trained" else []
+
+
+def card_of(folder: Path) -> zoo.Card:
+    """Of a training; its weights need not be there."""
+    return zoo.Card.of(json.loads((folder / f"{TRAINED}.json").read_text()))
 
 
 def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -149,6 +161,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         add_robust(args.weights, ship, figures([*papers, *plus]), f"robust: the first {args.n} of them")
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
     first, *others = papers
+    every = [*before(name, args), card_of(folder)]
     return {
         "recipe": f"recipes/quick/{name}.toml",
         "command": card["command"].replace(args.data, named(args.data)),
@@ -160,25 +173,24 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "epochs": training.epochs,
         "seconds": round(training.seconds, 1),
         "seconds an epoch": round(statistics.median(v for v in training.curves["seconds"] if v is not None), 2),
+        "all stages": {
+            "epochs": sum(stage.epochs for stage in every),
+            "seconds": round(sum(stage.training_seconds for stage in every), 1),
+        },
         "notices": training.notices,
         "curves": {key: [v if v is None else round(v, 4) for v in row] for key, row in training.curves.items()},
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **(_shipped(ship, args.weights, plus) if ship else {}),
+        **(_shipped(ship, plus) if ship else {}),
         "saa": first.told(),
         **({"others": {one.words: one.told() for one in others}} if others else {}),
     }
 
 
-def _shipped(name: str, weights: Path, plus: Iterable[Evaluation]) -> dict[str, Any]:
-    """What the record says of a shipped model: under saa+, and what it cost with the stages before."""
-    card = zoo.card(name, weights)
-    return {
-        "saa+": [dataclasses.asdict(one) for one in figures(plus)],
-        "shipped as": name,
-        "all stages": {"epochs": card.epochs, "seconds": card.training_seconds},
-    }
+def _shipped(name: str, plus: Iterable[Evaluation]) -> dict[str, Any]:
+    """What the record says of a shipped model."""
+    return {"saa+": [dataclasses.asdict(one) for one in figures(plus)], "shipped as": name}
 
 
 def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from typer.testing import CliRunner
@@ -24,11 +25,52 @@ from sparsepgd.search import registry
 from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+WRITTEN = (
+    r"<!-- [^>]*(?:do not edit|by benchmarks/cost\.py) -->.*?(?:<!-- end[^>]*-->|\Z)|```.*?```"  # by scripts; examples
+)
+MEASURED = r"\d ?%|\d (?:s|ms|us|minutes|points)\b|\d times\b|\b(?:two|three|several|many) times (?:as|the)\b"
+SOURCE = r"\]\([^)]*(?:tables|results|leaderboard|cost)\.md|\]\([^)]*#results\)|the paper's Table|arXiv"  # or a record
+SETTINGS = {  # what looks like a measurement and is none
+    "Wilson's 95 % interval": "a choice",
+    "at 50 % it is ±4.4 points": "computed from the number of images",
+    "100 % if the attack found all of them, 0 % if": "a definition",
+    "5 % of the training images": "a default",
+    "on 40 % of the images": "a setting, of a trial without a record",
+}
 
 
 def blocks(page: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_measurement_in_prose_names_its_record_or_a_table(page: Path) -> None:
+    """Paragraph by paragraph, list item by list item, row by row; what scripts write is checked against the records."""
+    text = re.sub(WRITTEN, "", page.read_text(), flags=re.S)
+    if "do not edit it" in text:  # docs/leaderboard.md
+        return
+    for part in re.split(r"\n\s*\n|\n(?=[-|] )", text):
+        words = " ".join(part.split())
+        for setting in SETTINGS:
+            words = words.replace(setting, "")
+        named = any((RESULTS / f"{name}.json").is_file() for name in re.findall(r"([\w-]+)\.json", words))
+        assert named or re.search(SOURCE, words) or not re.search(MEASURED, words), (
+            f"measured where? name a record or link a table, or leave the number out: {words}"
+        )
+
+
+def test_every_setting_that_looks_like_a_measurement_is_still_there() -> None:
+    text = " ".join(" ".join(page.read_text().split()) for page in PAGES)
+    assert [setting for setting in SETTINGS if setting not in text] == []
+
+
+def test_every_record_that_a_page_names_is_there() -> None:
+    kinds = "|".join({file.name.partition("-")[0] for file in RESULTS.glob("*-*.json")})
+    for page in PAGES:
+        named = re.findall(rf"`(?:benchmarks/results/)?((?:{kinds})-[\w-]+\.json)`", page.read_text())
+        assert [name for name in named if not (RESULTS / name).is_file()] == [], page.name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nbclient") is None, reason="needs the extra dev")
@@ -58,6 +100,20 @@ def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path, monkeypatch: 
 
 def test_figures_on_how_to_read_numbers_are_those_of_the_record() -> None:
     assert is_current("interpreting.py"), "run python benchmarks/interpreting.py"
+
+
+def test_figures_beside_the_official_code_are_those_of_the_records() -> None:
+    assert is_current("deviations_page.py"), "run python benchmarks/deviations_page.py"
+
+
+def test_the_effect_of_every_deviation_is_the_mean_of_a_record() -> None:
+    records = [json.loads(file.read_text()) for file in RESULTS.glob("deviations-*.json")]
+    means = {f"{mean(row['robust']):.1f}" for record in records for row in record["rows"]}
+    rows = re.findall(r"^\| [a-t] \|.* \| (.+) \|$", (DOCS / "deviations.md").read_text(), re.M)
+    quoted = [number for effect in rows for number in re.findall(r"(?<![-+.(\d])\d+\.\d\b", effect)]
+    assert len(rows) == 20
+    assert len(quoted) > 30
+    assert [number for number in quoted if number not in means] == []
 
 
 def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None:

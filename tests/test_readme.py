@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sparsepgd.cli import app
 from support.scripts import is_current, output
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +30,17 @@ def test_the_example_runs_as_printed(tmp_path: Path) -> None:
     printed = r"Result\(\d+ images, clean [\d.]+%, robust [\d.]+%, \d+ fooled\)"
     assert re.fullmatch(printed, output(tmp_path / "example.py", cwd=tmp_path, strict=True).strip())
     assert re.search(rf"```\n{printed}\n```", README), "what it prints is shown"
+
+
+@pytest.mark.nightly  # a minute
+def test_what_is_shown_below_the_example_and_the_first_command_is_what_they_print(tmp_path: Path) -> None:
+    code, shown = re.findall(r"```python\n(import sparsepgd.*?)```\n\n```\n(.*?)```", README, re.S)[0]
+    (tmp_path / "example.py").write_text(code)
+    assert output(tmp_path / "example.py", cwd=tmp_path) == shown
+    words = re.findall(r"^spgd (evaluate .*?) +#", README, re.M)[0].split()
+    done = CliRunner().invoke(app, [*words, "--device", "cpu", "--out", str(tmp_path / "run")])
+    row = re.findall(r"│ small-strades │.*│", README)[0].rpartition("│")[0].rpartition("│")[0]  # all but the time
+    assert re.sub(r"\s+", " ", row) in re.sub(r"\s+", " ", done.output), done.output
 
 
 def test_readme_takes_a_minute() -> None:

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from sparsepgd import zoo
 from sparsepgd.reproduce import recipe
@@ -142,31 +141,6 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Any:
     return script("records", monkeypatch)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda file: file.stem)
-def test_a_record_says_where_it_comes_from_or_what_of_that_is_not_known(file: Path, records: Any) -> None:
-    record = json.loads(file.read_text())
-    assert record.get("unknown", []) == records.Origin.of(record).missing, (
-        "a record has a field, or names it in unknown"
-    )
-
-
-def test_a_record_that_is_written_now_knows_its_code_and_its_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provenance = script("provenance", monkeypatch)
-    monkeypatch.setenv("COMMIT", "abc")
-    (tmp_path / "d.npz").write_bytes(b"1")
-    assert provenance.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}
-    assert provenance.origin("bundled") == {"commit": "abc"}
-    assert provenance.origin("cifar10") == {"commit": "abc", "unknown": ["checksum"]}
-    (tmp_path / "list.csv").write_text("a.png,0\n")
-    x, y = torch.zeros(1, 3, 2, 2), torch.tensor([0])
-    listed = f"csv:{tmp_path / 'list.csv'}"
-    images, others = (provenance.origin(listed, *pair)["sha256"] for pair in ((x, y), (x, y + 1)))
-    assert images == provenance.checksum(x, y) != others, "a list names the pictures, it does not hold them"
-    assert provenance.origin("bundled", x, y) == {"commit": "abc"}
-
-
 def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
     sat = records.strongest(records.RESULTS, "cifar10-sat", (20, "pixel"))
     assert (sat.images, sat.share <= 0.339) == (1000, True), "not the 51.0 of 100 images and 1,000 queries"
@@ -174,6 +148,18 @@ def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: A
     assert records.strongest(records.RESULTS, "cifar10-none", (20, "pixel")) is None
     assert records.stages("cifar10-strades-long") == ["cifar10-plain", "cifar10-strades", "cifar10-strades-long"]
     assert records.stages("cifar10-strades-sn") == ["cifar10-plain", "cifar10-fast-ls", "cifar10-strades-sn"]
+    trainings = records.read(records.RESULTS, "train")
+    assert records.all_stages(trainings, "cifar10-fast-ls") == {"epochs": 15 + 60, "seconds": 46.2 + 195.0}
+    assert records.all_stages(trainings, "cifar10-anneal") == trainings["train-cifar10-anneal"]["all stages"]
+
+
+def test_official_code_without_a_first_call_of_its_own_is_marked(results_page: Any, tmp_path: Path) -> None:
+    for name, warm_up, shown in (("a", None, "| 4.0 * |"), ("b", 9.0, "| 4.0 |")):
+        row = {"name": "spgd-projected", "images": 8, "seconds": [1.0], "robust": [3], "warm_up": 2.0}
+        theirs = {**row, "name": "official spgd-projected", "seconds": [4.0], "warm_up": warm_up}
+        content = {"model": "mine", "hardware": "a device", "attacks": [row, theirs]}
+        (tmp_path / "speed-mine.json").write_text(json.dumps(content))
+        assert shown in results_page.page(tmp_path, ()), name
 
 
 def test_no_two_models_have_one_name(records: Any) -> None:
@@ -207,7 +193,9 @@ def test_a_record_that_names_no_command_gets_none(results_page: Any, tmp_path: P
     line = {"attack": "rs", "robust_accuracy": 0.5, "interval": [0, 1], "forwards": 1, "backwards": 0, "seconds": 1}
     content = {**record, "budget": "b", "lines": [{**line, "clean_accuracy": 1, "median_groups": 1}]}
     (tmp_path / "compare-mine.json").write_text(json.dumps(content))
-    assert "| `compare-mine.json` | - | - | cpu | commit, command |" in results_page.page(tmp_path, ())
+    assert "| `compare-mine.json` | - | - | cpu | commit, command, hardware |" in results_page.page(tmp_path, ())
+    (tmp_path / "compare-mine.json").write_text(json.dumps({**content, "numbers since": "abc"}))
+    assert "| `compare-mine.json` | - | at the latest abc | cpu |" in results_page.page(tmp_path, ())
 
 
 def test_tables_of_the_paper_stand_beside_ours_with_reasons(results_page: Any, tmp_path: Path) -> None:

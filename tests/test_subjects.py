@@ -64,7 +64,7 @@ def test_a_subject_is_trained_written_and_measured(
     assert len(record["robust"]) == 2
     assert str(tmp_path) not in json.dumps([record, card.command])
     records = script("records", monkeypatch)
-    assert records.Origin.of(record).missing == []
+    assert records.missing(record) == []
 
 
 def test_a_subject_waits_for_the_one_it_starts_from(tmp_path: Path, subjects: Any, capsys: Any) -> None:

@@ -71,6 +71,13 @@ def test_transfer_has_every_pair_with_and_without_early_stop(tmp_path: Path) -> 
     assert stops == {"all steps on the source": False, "early stop on the source": True}
 
 
+def test_a_model_of_another_name_is_a_source_and_a_target_of_all_others(tmp_path: Path) -> None:
+    given = dict.fromkeys(("V", "R", "V2", "ViT"), "zoo:small-plain")
+    _, plan = recipe("transfer").prepare(tiny_job(tmp_path, models=given))
+    pairs = {pair for part in plan.parts if isinstance(part, Transferred) for pair in part.targets}
+    assert pairs == {"V->V", "V->R", "R->V", "ViT->V", "V->ViT", "ViT->R", "R->ViT"}
+
+
 def test_without_a_continuous_mask_the_attack_keeps_its_budget_and_finds_the_pixel_from_some_starts() -> None:
     """Only where the first, frozen magnitudes of the best pixel point the right way: the weakness of this variant."""
     weight = torch.zeros(3, 8, 8)

@@ -54,7 +54,7 @@ def test_what_does_not_ship_says_what_to_give(name: str, role: str, tmp_path: Pa
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="no recipe 'table1'; use one of unstructured"):
         recipe("table1")
-    with pytest.raises(UnsupportedError, match="no model 'ViT' in this table; it has V, R"):
+    with pytest.raises(UnsupportedError, match=r"ViT: no two models of the same images, .*--model NAME=SOURCE"):
         recipe("transfer").prepare(tiny_job(tmp_path, models={"ViT": "zoo:small-plain"}))
     with pytest.raises(UnsupportedError, match="scale 'huge'; use one of smoke, small, paper"):
         scale("huge")
@@ -73,7 +73,7 @@ def test_recipes_that_train_on_digits_refuse_words_that_they_would_not_read(
         recipe(name).prepare(tiny_job(tmp_path, **given))
 
 
-@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "transfer"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_recipe_takes_a_model_of_any_name(name: str, tmp_path: Path) -> None:
     """Of the paper's, which has numbers in some tables, and of one's own, which has none."""
     _, plan = recipe(name).prepare(
@@ -129,6 +129,8 @@ def test_ablations_of_training_are_made_on_given_images_with_the_papers_budget(n
     assert "small_preact_resnet on npz:" in plan.parts[0].subject.name
     whole = replace(job, scale=replace(scale("paper"), images=2))
     assert "preact_resnet18 on npz:" in recipe(name).prepare(whole)[1].parts[0].subject.name
+    with pytest.raises(UnsupportedError, match="the paper trains on CIFAR-10; give --data cifar10, or use --scale"):
+        recipe(name).prepare(replace(tiny_job(tmp_path), scale=scale("paper")))
     if name == "training-tolerance":
         outcome = plan.finish([part.run(replace(job, scale=replace(job.scale, steps=2)), None) for part in plan.parts])
         assert {number.row for number in outcome.numbers} == {"sTRADES", "sTRADES, saa+"}

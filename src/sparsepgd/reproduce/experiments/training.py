@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments.accuracy import PLUS, SQUARES, together
 from sparsepgd.reproduce.fresh import DATA, Training
 from sparsepgd.reproduce.jobs import ANNEAL, OURS, SAA, SHIPPED, Job, Subject
@@ -50,6 +51,10 @@ def training(name: str) -> Callable[[Recipe, Job], Plan]:
 
     def plan(recipe: Recipe, job: Job) -> Plan:
         own = job.data == SHIPPED and not job.models  # on digits, in seconds
+        if own and job.scale.name == "paper":
+            raise UnsupportedError(
+                "the paper trains on CIFAR-10; give --data cifar10, or use --scale small to train on 8x8 digits"
+            )
         policies = (DIGITS if own else POLICIES)[name]
         columns = (*(SQUARES if policies.by_row else SAA), ANNEAL)
         subjects = _subjects(policies, job, DATA if own else job.data)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.reproduce.fresh import DATA, Training
@@ -69,11 +70,7 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
         "sPGD_u": SparsePGD(budget, job.scale.steps, "unprojected", alpha=0.75, beta=0.75),
         ANNEAL: job.scale.attack(ANNEAL, budget),
     }
-    pairs = {  # whose source and target are there, for the same images
-        pair: (source, target)
-        for pair, (source, target) in PAIRS.items()
-        if {source, target} <= subjects.keys() and torch.equal(subjects[source].x, subjects[target].x)
-    }
+    pairs = _pairs(subjects)
     parts = [
         Transferred(
             SECTIONS[early],
@@ -115,10 +112,27 @@ def success(target: Subject, done: Finished) -> float:
     return float((clean & ~attacked).double().sum() / clean.double().sum().clamp(min=1))
 
 
+def _pairs(subjects: dict[str, Subject]) -> dict[str, tuple[str, str]]:
+    """Those of the paper and all with a model of another name, whose source and target are there for the same
+    images."""
+    ends = [role for role in subjects if role not in SECOND]
+    more = {f"{a}->{b}": (a, b) for a in ends for b in ends if a != b and not {a, b} <= set(FIRST)}
+    found = {
+        pair: (source, target)
+        for pair, (source, target) in {**PAIRS, **more}.items()
+        if {source, target} <= subjects.keys() and torch.equal(subjects[source].x, subjects[target].x)
+    }
+    if not found:
+        raise UnsupportedError(
+            f"{', '.join(subjects)}: no two models of the same images, so nothing to transfer to; give a second one: "
+            "--model NAME=SOURCE"
+        )
+    return found
+
+
 def _subjects(recipe: Recipe, job: Job) -> dict[str, Subject]:
     """Those given, or four small networks that are trained here."""
     if job.models:
-        job.chosen(recipe.roles, only=True)
         return {subject.role: subject for subject in job.subjects(recipe.roles)}
     found = {}
     for seed, roles in enumerate((FIRST, SECOND)):
