@@ -436,7 +436,6 @@ def _unseen() -> Iterator[str]:
         f"{patch['anneal']:.1f} % with a 5x5 patch, sPGD and Sparse-RS to {best:.1f} % at best; with a row, it is "
         f"{row['anneal']:.1f} % and {best0:.1f} % ([table]({ANNEAL})).",
     )
-    linf, spgd = _lowest("anneal-prn18-linf", "anneal"), _lowest("anneal-others-prn18-linf", UNPROJECTED)
     mark, _ = _structures("small-strades", "a watermark: a disc of 18x18 within 16/255")
     others = min(value for one, value in mark.items() if one != "anneal")
     yield _checked(
@@ -444,12 +443,15 @@ def _unseen() -> Iterator[str]:
         f"A watermark within 16/255 reduces robust accuracy of small-strades to {mark['anneal']:.1f} % with "
         f"SparseAnneal and to {others:.1f} % with sPGD at larger step sizes ([table]({ANNEAL})).",
     )
-    both = load("anneal-ensembles-prn18-linf")["runs"][0]
+    runs = load("anneal-prn18-linf-15")["runs"]
+    attacks = ("anneal", UNPROJECTED, PROJECTED, "saa+")
+    left = {one: statistics.mean(run["left"] / 10 for run in runs if run["attack"] == one) for one in attacks}
     yield _checked(
-        spgd < linf and both["attack"] == "saa+" and both["left"] / 10 < spgd,
-        f"SparseAnneal is not always the strongest attack. On prn18-linf it reaches {linf:.1f} %, sPGD with the "
-        f"unprojected gradient {spgd:.1f} %. That is why `saa+`, the standard evaluation, also runs sPGD with both "
-        f"gradients: together they reach {both['left'] / 10:.1f} % ([table]({ANNEAL})).",
+        left["saa+"] < left["anneal"] < left[UNPROJECTED] + 0.5 < left[PROJECTED],
+        f"On l_inf-trained networks SparseAnneal is not stronger than sPGD in long runs. With 1,000 steps on "
+        f"prn18-linf-15, robust accuracy is {left['anneal']:.1f} % under SparseAnneal, {left[UNPROJECTED]:.1f} % under "
+        f"sPGD unprojected and {left[PROJECTED]:.1f} % projected. They break different images, which is why `saa+`, "
+        f"the standard evaluation, runs all of them: it reaches {left['saa+']:.1f} % ([table]({ANNEAL})).",
     )
 
 
