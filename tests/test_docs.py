@@ -37,7 +37,6 @@ SETTINGS = {  # what looks like a measurement and is none
     "at 50 % it is ±4.4 points": "computed from the number of images",
     "100 % if the attack found all of them, 0 % if": "a definition",
     "5 % of the training images": "a default",
-    "on 40 % of the images": "a setting, of a trial without a record",
 }
 
 
