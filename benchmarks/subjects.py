@@ -63,8 +63,12 @@ def start(name: str) -> str | None:
     return place if kind == "zoo" else None
 
 
+def card_of(name: str, args: argparse.Namespace) -> Path:
+    return Path(args.weights / f"{name}.json")
+
+
 def done(name: str, args: argparse.Namespace) -> bool:
-    return (args.weights / f"{name}.json").is_file() and (args.records / f"{name}.json").is_file()
+    return card_of(name, args).is_file() and (args.records / f"{name}.json").is_file()
 
 
 def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
@@ -92,7 +96,7 @@ def train(args: argparse.Namespace) -> int:
             card = entered(name, args)
             told = f"clean {card.clean_accuracy:.1%}, {card.epochs} epochs, {card.training_seconds} s with all stages"
             print(f"{now:6.1f} {name}: {told}", flush=True)
-        ready = [name for name in waiting if (before := start(name)) is None or done(before, args)]
+        ready = [name for name in waiting if (before := start(name)) is None or card_of(before, args).is_file()]
         for name in ready[: max(0, args.jobs - len(running))]:
             waiting.remove(name)
             running[name] = begun(name, args)
