@@ -171,6 +171,7 @@ def test_accuracy_near_chance_is_found(right: int, wrong: int, classes: int, fou
         ({"spgd-unprojected": 10, "corner-search": 20}, 1, True),
         ({"spgd-unprojected": 10, "one-pixel": 20}, 1, True),
         ({"spgd-unprojected": 30, "sparse-rs": 5}, 1, False),
+        ({"spgd-unprojected": 10, "sparse-rs": 5}, 1, False),  # 0.9 - 0.85 is a little more than 0.05
         ({"sparse-rs": 30}, 0, False),  # alone: there is no gradient to beat
         ({"sparse-rs": 10, "one-pixel": 20}, 0, False),
         ({"spgd-projected": 30}, 1, False),
