@@ -336,7 +336,7 @@ def test_records_go_to_a_folder_named_after_the_command_and_can_be_verified(tmp_
     assert (checked.returncode, checked.stdout) == (0, f"{fooled} of {fooled} reported successes confirmed\n")
     other = spgd("verify", str(folder), "--model", "zoo:small-strades", cwd=tmp_path)
     assert other.returncode == 2
-    assert "model.sha256" in other.stderr
+    assert "model.digest" in other.stderr
 
 
 def test_no_save_writes_nothing(tmp_path: Path) -> None:

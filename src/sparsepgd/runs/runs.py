@@ -158,7 +158,11 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
             f"{folder.path} holds a run of a plain function, which cannot be recognised; "
             'name the model, config={"model": ...}, or choose another folder'
         )
-    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
+    advice = "choose another --out or delete the folder"
+    began = head.environment.get("torch", torch.__version__)
+    if began != torch.__version__ and any(one.startswith("model.sha256") for one in other):
+        advice = f"if it is the same model, resume with torch {began}, which describes models differently, or {advice}"
+    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; {advice}")
 
 
 def _resume(
