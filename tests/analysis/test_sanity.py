@@ -185,6 +185,18 @@ def test_a_black_box_that_beats_the_gradient_is_found(by: dict[str, int], backwa
         assert "l0-trained models" in notices[0].message
 
 
+def test_one_or_two_images_that_only_a_black_box_fools_mean_nothing() -> None:
+    for count, found in ((2, []), (3, ["black-box-wins"])):
+        few = rows(12 - count, by={"anneal": 8, "cluster-rs": count}, forwards=10)
+        assert [notice.code for notice in review(few, 10, CASCADE)] == found
+
+
+def test_where_nothing_is_left_no_more_queries_are_advised() -> None:
+    for left in (0, 1):
+        (notice,) = review(rows(left, by={"anneal": 8, "cluster-rs": 4}, forwards=10), 10, CASCADE)
+        assert ("more --queries may lower it further" in notice.message) == bool(left)
+
+
 def fooled_after(forwards: dict[str, Sequence[int]], n: int = 200) -> list[Row]:
     """n images, of which each attack fools one after each of these numbers of forward passes."""
     found = [rows(0, by={name: 1}, forwards=each)[0] for name, counts in forwards.items() for each in counts]

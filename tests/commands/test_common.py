@@ -100,6 +100,14 @@ def test_if_robust_accuracy_was_still_falling_the_last_line_says_so() -> None:
     assert next_lines(said)[-1] == "robust accuracy was still falling: use --steps 1000 or more"
 
 
+def test_of_several_runs_the_first_is_verified_and_all_are_only_read(tmp_path: Path) -> None:
+    words = ("--model", "small-plain", "-n", 2, "--attack", "sparse-rs,anneal", "--queries", 3, "--steps", 3)
+    for read in (False, True):
+        said = spgd("evaluate", *words, "--out", tmp_path / "r")
+        assert next_lines(said)[0].startswith("verify the first run: spgd verify ")
+        assert ("these runs were already finished and only read; delete the folder to run again" in said) == read
+
+
 def test_after_an_attack_that_worked_the_next_command_measures_how_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

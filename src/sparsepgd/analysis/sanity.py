@@ -112,8 +112,8 @@ def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice,
     """After a run of the attack."""
     clean = sum(row.clean_correct for row in rows)
     notices = list(_chance(clean, len(rows), classes))
-    if any(row.backwards for row in rows):  # otherwise there was no gradient to beat
-        by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
+    by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
+    if by_box >= MORE and any(row.backwards for row in rows):  # without a backward pass there was no gradient to beat
         robust = sum(row.clean_correct and not row.fooled for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
     return (*notices, *_too_short(rows, attack))
@@ -235,7 +235,7 @@ def _masking(white: float, black: float) -> Iterator[Notice]:
             "black-box-wins",
             f"the black-box attack reaches a robust accuracy of {black:.1%}, the gradient attacks {white:.1%}: "
             "they had too few --steps, or the model masks its gradients, as l0-trained models do in the paper; "
-            "the lower number counts, and more --queries may lower it further",
+            f"the lower number counts{', and more --queries may lower it further' if black else ''}",
         )
 
 

@@ -240,7 +240,8 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
         out.print(f"report in {base / PAGE}", soft_wrap=True)
         out.print(f"records in {base}", soft_wrap=True)
     if all(one.only_read for one in found):
-        out.print("this run was already finished and was only read; delete the folder to run it again")
+        which = "this run was" if len(found) == 1 else "these runs were"
+        out.print(f"{which} already finished and only read; delete the folder to run again")
 
 
 def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model: object) -> None:
@@ -248,7 +249,8 @@ def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model:
     if (folder := found[0].folder) is None:
         suggest("omit --no-save to save the run with a report")
     else:
-        suggest(f"verify the run: {command_line('verify', folder, **model)}")
+        which = "the run" if len(found) == 1 else "the first run"
+        suggest(f"verify {which}: {command_line('verify', folder, **model)}")
     own = [(unit, vars(search).get(unit)) for unit in sanity.LONG for search in searches]
     short = {unit: sanity.LONG[unit] for unit, length in own if isinstance(length, int) and length < sanity.LONG[unit]}
     longer = " ".join(f"--{unit} {length}" for unit, length in short.items())
