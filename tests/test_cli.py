@@ -104,7 +104,7 @@ def test_several_models_and_attacks_get_sub_folders_and_are_read_the_second_time
     first, second = (spgd(*words, "--quiet", cwd=tmp_path) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert second.stdout.startswith(first.stdout)
-    assert second.stdout.removeprefix(first.stdout).startswith("this run was already finished and was only read")
+    assert second.stdout.removeprefix(first.stdout).startswith("these runs were already finished and only read")
     assert "saa, 3 steps, 8 queries" in first.stdout
     assert "sparse-rs, 8 queries" in first.stdout
     assert max(map(len, first.stdout.splitlines())) <= 80
@@ -329,14 +329,14 @@ def test_records_go_to_a_folder_named_after_the_command_and_can_be_verified(tmp_
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"records in runs/{folder.name}" in first.stdout
     again = spgd(*words, cwd=tmp_path)
-    assert "this run was already finished and was only read" in again.stdout
+    assert "this run was already finished and only read" in again.stdout
     assert again.stdout.splitlines()[:6] == first.stdout.splitlines()[:6]
     fooled = sum(row.fooled for row in load(folder).rows)
     checked = spgd("verify", str(folder), "--model", "zoo:small-plain", cwd=tmp_path)
     assert (checked.returncode, checked.stdout) == (0, f"{fooled} of {fooled} reported successes confirmed\n")
     other = spgd("verify", str(folder), "--model", "zoo:small-strades", cwd=tmp_path)
     assert other.returncode == 2
-    assert "model.sha256" in other.stderr
+    assert "model.digest" in other.stderr
 
 
 def test_no_save_writes_nothing(tmp_path: Path) -> None:

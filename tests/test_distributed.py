@@ -173,7 +173,7 @@ def test_a_worker_with_other_weights_is_refused(tmp_path: Path, monkeypatch: pyt
     model, data = problem()
     first = runs.run(tmp_path, ATTACK, model, data)
     monkeypatch.setattr(Workers, "share", lambda self, make: first)
-    with pytest.raises(UnsupportedError, match=r"worker 1 has different settings than the first: model.sha256 was"):
+    with pytest.raises(UnsupportedError, match=r"worker 1 has different settings than the first: model.digest was"):
         runs.run(tmp_path, ATTACK, SmallConvNet(seed=1).eval(), data, workers=Workers(1, 2, 0))
 
 

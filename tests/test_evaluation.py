@@ -122,7 +122,7 @@ def test_it_prints_a_table_and_its_warnings_and_is_one_line_in_a_list() -> None:
     found = sp.evaluate(zoo.load("small-plain"), X, torch.full_like(Y, 9), attack=SPGD, names=NAMES)
     assert [notice.code for notice in found.warnings] == ["chance"]
     lines = str(found).splitlines()
-    assert lines[0].strip() == "spgd-unprojected, k = 8 pixels"
+    assert lines[0].strip() == "spgd-unprojected, 4 steps, k = 8 pixels"
     assert max(map(len, lines)) <= 80
     assert "small-plain" in str(found)
     assert "12 images of bundled, seed 0" in str(found)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsepgd import options, tables
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted, describe_budget
+from sparsepgd.analysis.summary import counted, describe_budget, length
 from sparsepgd.distributed import joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Result, notebook
@@ -99,7 +99,9 @@ class Evaluation:
         console = Console(
             file=text, width=80, color_system=None, markup=False, emoji=False, highlight=False, force_jupyter=False
         )
-        title = f"{told['attack']['name']}, {describe_budget(told['attack'].get('budget'))}"
+        attack = told["attack"]
+        parts = (attack["name"], length(attack), describe_budget(attack.get("budget")))
+        title = ", ".join(part for part in parts if part)
         caption = f"{counted(self.record.images, 'images')} of {told['data']['name']}, seed {told['seed']}"
         console.print(tables.accuracies([(told["model"]["name"], self.record.summary())], title, caption))
         for notice in self.warnings:

@@ -155,7 +155,7 @@ def engine(precision: str | None, compiled: bool) -> Engine | None:
 
 def length(search: Attacker) -> str:
     """``100 steps``, ``1,000 queries`` or both."""
-    own = "its own length" if isinstance(search, outside.Outside) else f"{search.evaluations} queries"
+    own = "its own length" if isinstance(search, outside.Outside) else summary.counted(search.evaluations, "queries")
     return summary.length(vars(search)) or own
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import baselines, zoo
+from sparsepgd.analysis.curves import Smallest
 from sparsepgd.analysis.sanity import compare, examine, review, trial
 from sparsepgd.errors import LabelError
 from sparsepgd.runs import runs
@@ -118,7 +122,13 @@ def test_labels_that_are_no_classes_are_an_error() -> None:
         examine(SmallConvNet().eval(), images(2), torch.tensor([0, 7]))
 
 
-def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None, backwards: int = 1) -> list[Row]:
+ANNEAL = sp.SparseAnneal(sp.Budget(k=2), 100)
+CASCADE = sp.SparseAutoAttack(sp.Budget(k=2), 100, 200, version="standard")
+
+
+def rows(
+    right: int, wrong: int = 0, by: dict[str, int] | None = None, backwards: int = 1, forwards: int = 1
+) -> list[Row]:
     """So many images that the model got right and kept, got wrong, and lost to each attack."""
     kinds = [(True, None)] * right + [(False, None)] * wrong
     kinds += [(True, name) for name, count in (by or {}).items() for _ in range(count)]
@@ -129,7 +139,7 @@ def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None, backwards
             clean_correct=clean,
             fooled=by is not None,
             broken_by=by,
-            forwards=1,
+            forwards=forwards,
             backwards=backwards,
             loss=0,
             **numbers,
@@ -150,7 +160,7 @@ def rows(right: int, wrong: int = 0, by: dict[str, int] | None = None, backwards
     ],
 )
 def test_accuracy_near_chance_is_found(right: int, wrong: int, classes: int, found: bool) -> None:
-    assert [notice.code for notice in review(rows(right, wrong), classes)] == ["chance"] * found
+    assert [notice.code for notice in review(rows(right, wrong), classes, ANNEAL)] == ["chance"] * found
 
 
 @pytest.mark.parametrize(
@@ -161,17 +171,118 @@ def test_accuracy_near_chance_is_found(right: int, wrong: int, classes: int, fou
         ({"spgd-unprojected": 10, "corner-search": 20}, 1, True),
         ({"spgd-unprojected": 10, "one-pixel": 20}, 1, True),
         ({"spgd-unprojected": 30, "sparse-rs": 5}, 1, False),
+        ({"spgd-unprojected": 10, "sparse-rs": 5}, 1, False),  # 0.9 - 0.85 is a little more than 0.05
         ({"sparse-rs": 30}, 0, False),  # alone: there is no gradient to beat
         ({"sparse-rs": 10, "one-pixel": 20}, 0, False),
         ({"spgd-projected": 30}, 1, False),
     ],
 )
 def test_a_black_box_that_beats_the_gradient_is_found(by: dict[str, int], backwards: int, found: bool) -> None:
-    notices = review(rows(100 - sum(by.values()), by=by, backwards=backwards), 10)
+    notices = review(rows(100 - sum(by.values()), by=by, backwards=backwards), 10, CASCADE)
     assert [notice.code for notice in notices] == ["black-box-wins"] * found
     if found:
         assert "robust accuracy of 70.0%, the gradient attacks 90.0%" in notices[0].message
         assert "l0-trained models" in notices[0].message
+
+
+def test_one_or_two_images_that_only_a_black_box_fools_mean_nothing() -> None:
+    for count, found in ((2, []), (3, ["black-box-wins"])):
+        few = rows(12 - count, by={"anneal": 8, "cluster-rs": count}, forwards=10)
+        assert [notice.code for notice in review(few, 10, CASCADE)] == found
+
+
+def test_where_nothing_is_left_no_more_queries_are_advised() -> None:
+    for left in (0, 1):
+        (notice,) = review(rows(left, by={"anneal": 8, "cluster-rs": 4}, forwards=10), 10, CASCADE)
+        assert ("more --queries may lower it further" in notice.message) == bool(left)
+
+
+def fooled_after(forwards: dict[str, Sequence[int]], n: int = 200) -> list[Row]:
+    """n images, of which each attack fools one after each of these numbers of forward passes."""
+    found = [rows(0, by={name: 1}, forwards=each)[0] for name, counts in forwards.items() for each in counts]
+    every = [*found, *rows(n - len(found), forwards=1000)]
+    return [row.model_copy(update={"index": i}) for i, row in enumerate(every)]
+
+
+def too_short(attack: Attacker, forwards: dict[str, Sequence[int]], n: int = 200) -> list[str]:
+    notices = review(fooled_after(forwards, n), 10, attack)
+    return [notice.message for notice in notices if notice.code == "too-short"]
+
+
+@pytest.mark.parametrize(("n", "late"), [(10, 3), (50, 3), (100, 3), (200, 4), (500, 6), (1000, 10), (10_000, 63)])
+def test_a_run_in_whose_last_half_more_than_half_a_percent_was_fooled_is_too_short(n: int, late: int) -> None:
+    """As many as fewer than 5 % of the samples would have if it were half a percent, and at least three."""
+    assert too_short(ANNEAL, {"anneal": [90] * late}, n)
+    assert too_short(ANNEAL, {"anneal": [90] * (late - 1)}, n) == []
+
+
+def test_only_what_was_fooled_in_the_last_half_counts() -> None:
+    assert too_short(ANNEAL, {"anneal": [50] * 60 + [51] * 3}) == []
+    assert too_short(ANNEAL, {"anneal": [50] * 60 + [51] * 4}) == [
+        "robust accuracy was still falling: by 2.0 points in the last half of the steps of anneal; use --steps 1000 or "
+        "more"
+    ]
+
+
+def test_where_nothing_is_left_robust_accuracy_cannot_fall() -> None:
+    assert too_short(ANNEAL, {"anneal": [90] * 197}) == []
+    assert too_short(ANNEAL, {"anneal": [90] * 196}) != []
+
+
+@pytest.mark.parametrize(
+    ("attack", "name", "option"),
+    [
+        (replace(ANNEAL, steps=1000), "anneal", "--steps 4000"),
+        (sp.SparsePGD(sp.Budget(k=2), 60), "spgd-unprojected", "--steps 1000"),
+        (sp.SparseRS(sp.Budget(k=2), 200), "sparse-rs", "--queries 5000"),
+        (sp.ClusterRS(sp.Budget(k=2), 2000), "cluster-rs", "--queries 8000"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_kind_of_search_may_be_too_short(attack: Attacker, name: str, option: str) -> None:
+    (message,) = too_short(attack, {name: [attack.evaluations] * 9})
+    assert f" by 4.5 points in the last half of the {option[2:].split()[0]} of {name}; use {option} or more" in message
+
+
+def test_the_passes_of_the_members_before_do_not_count() -> None:
+    before = 100 + 2 * 21  # SparseAnneal, and sPGD with 20 steps and a random start, twice
+    assert too_short(CASCADE, {"cluster-rs": range(before + 1, before + 101)}) == []
+    late = {"anneal": [20, 70, 80], "spgd-projected": [before] * 9, "cluster-rs": range(before + 98, before + 105)}
+    assert too_short(CASCADE, late) == [
+        "robust accuracy was still falling: by 1.0 points in the last half of the steps of anneal, by 2.0 points in "
+        "the last half of the queries of cluster-rs; use --steps 1000 --queries 5000 or more"
+    ]
+
+
+def test_of_two_searches_of_one_length_the_one_that_found_more_late_is_named() -> None:
+    paper = sp.SparseAutoAttack(sp.Budget(k=2), 99, 200)
+    (message,) = too_short(paper, {"spgd-unprojected": [90] * 2, "spgd-projected": [190] * 8})
+    assert "by 4.0 points in the last half of the steps of spgd-projected; use --steps 1000 or more" in message
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        replace(ANNEAL, early_stop=False),  # the passes say nothing
+        Smallest(ANNEAL, ANNEAL.budget),
+        baselines.CWL0(ANNEAL.budget, 100),
+        sp.SparseAutoAttack(ANNEAL.budget, attacks=(baselines.GreedyFool(ANNEAL.budget), ANNEAL)),
+    ],
+    ids=["minimum-norm", "curve over k", "a loop of its own", "after a loop of its own"],
+)
+def test_where_the_length_until_success_is_not_known_nothing_is_said(attack: Attacker) -> None:
+    assert too_short(attack, {attack.name: [95] * 40, "anneal": [95] * 40}) == []
+
+
+@pytest.mark.parametrize(("name", "found"), [("small-plain", False), ("small-strades", True)])
+def test_a_run_that_flatters_a_model_says_so_also_if_it_was_resumed(name: str, found: bool, tmp_path: Path) -> None:
+    data, model = zoo.bundled_images(32), zoo.load(name)
+    attack, asked = sp.SparseAnneal(sp.Budget(k=20), 60), iter(range(9))
+    record = runs.run(None, attack, model, data)
+    assert [notice.code for notice in record.warnings] == ["too-short"] * found
+    runs.run(tmp_path, attack, model, data, chunk=16, stop=lambda: next(asked) == 1)
+    assert runs.run(tmp_path, attack, model, data, chunk=16).warnings == record.warnings
+    assert runs.run(tmp_path, attack, model, data).warnings == record.warnings  # only read
 
 
 def test_attacks_are_compared_across_runs() -> None:

@@ -57,8 +57,8 @@ def next_lines(said: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("evaluate", "--out", "run"), ["spgd verify run --model zoo:small-plain", "--steps 1000 --queries 5000"]),
-        (("evaluate", "--no-save", "--steps", 1000, "--queries", 5000), ["omit --no-save"]),
+        (("evaluate", "--out", "run"), ["spgd verify run --model zoo:small-plain", "use --steps 1000 and more images"]),
+        (("evaluate", "--no-save", "--steps", 1000), ["omit --no-save"]),
         (("compare", "--equal-cost", 20), ["spgd evaluate --model zoo:small-plain --data bundled --attack anneal "]),
     ],
 )
@@ -76,6 +76,36 @@ def test_the_last_lines_say_what_to_do_next(
         assert next_lines(spgd(*words, silent)) == []
     if "run" in words:
         assert "reported successes confirmed" in spgd(*shlex.split(found[0].split(": spgd ")[1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("sparse-rs,anneal", "--queries", 5000, "--steps", 9), "to publish numbers, use --steps 1000 and more images"),
+        (("sparse-rs", "--queries", 9), "to publish numbers, use --queries 5000 and more images (-n)"),
+        (("saa+", "--queries", 9, "--steps", 9), "to publish numbers, use --steps 1000 --queries 5000 and more images"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_longer_run_is_proposed_by_the_options_that_the_attacks_use(words: tuple[object, ...], expected: str) -> None:
+    found = next_lines(spgd("evaluate", "--no-save", "--model", "small-plain", "-n", 2, "--attack", *words))
+    assert found[-1].startswith(expected)
+
+
+def test_if_robust_accuracy_was_still_falling_the_last_line_says_so() -> None:
+    models = ("--model", "small-plain", "--model", "small-strades")
+    said = spgd("evaluate", "--no-save", *models, "-n", 32, "--attack", "anneal", "--steps", 60)
+    words = "warning: small-strades: robust accuracy was still falling: by "
+    assert " ".join(said.split()).count(words) == said.count("warning: ") == 1
+    assert next_lines(said)[-1] == "robust accuracy was still falling: use --steps 1000 or more"
+
+
+def test_of_several_runs_the_first_is_verified_and_all_are_only_read(tmp_path: Path) -> None:
+    words = ("--model", "small-plain", "-n", 2, "--attack", "sparse-rs,anneal", "--queries", 3, "--steps", 3)
+    for read in (False, True):
+        said = spgd("evaluate", *words, "--out", tmp_path / "r")
+        assert next_lines(said)[0].startswith("verify the first run: spgd verify ")
+        assert ("these runs were already finished and only read; delete the folder to run again" in said) == read
 
 
 def test_after_an_attack_that_worked_the_next_command_measures_how_often(

@@ -239,7 +239,7 @@ def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
     record = start(tmp_path)
     tight = sp.Budget(k=5)
     assert audit(tmp_path, model, data, budget=tight).held < sum(row.fooled for row in record.rows)
-    with pytest.raises(UnsupportedError, match=r"model.sha256 is \w+\.\.\., the record has"):
+    with pytest.raises(UnsupportedError, match=r"model.digest is \w+\.\.\., the record has"):
         audit(tmp_path, SmallConvNet(seed=1), data)
     with pytest.raises(UnsupportedError, match=r"data.sha256 is \w+\.\.\., the record has"):
         audit(tmp_path, model, (data[0].flip(0), data[1]))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import ModelError, SparsePGDError, UnsupportedError
 from sparsepgd.runs import identity, runs
-from sparsepgd.runs.folders import Folder
+from sparsepgd.runs.audit import audit
+from sparsepgd.runs.folders import Folder, load
 from support.models import SmallConvNet
 from support.small_runs import ATTACK, problem, start
 
@@ -57,7 +58,7 @@ Edited.__name__ = "SmallConvNet"
         ("attack", "attack.name was spgd-unprojected, is sparse-rs"),
         ("revision", "attack.revision was null, is 3"),
         ("seed", "seed was 0, is 1"),
-        ("model", r"model.sha256 was \w{12}\.\.\., is \w{12}"),
+        ("model", r"model.digest was \w{12}\.\.\., is \w{12}"),
         ("model name", "model.name was SmallConvNet, is another"),
         ("images", r"data.sha256 was \w{12}\.\.\., is \w{12}"),
         ("labels", r"data.sha256 was \w{12}\.\.\., is \w{12}"),
@@ -190,6 +191,132 @@ def test_a_setting_that_is_off_where_it_exists_makes_no_other_run() -> None:
     assert identity.differences({**now, "attack": {**now["attack"], "version": "standard"}}, now) == [
         "attack.version was standard, is paper"
     ]
+
+
+class Own(nn.Conv2d):
+    """Derived from a layer of torch, with words of its own."""
+
+    def __init__(self, *args: int, words: str = "", **settings: int) -> None:
+        super().__init__(*args, **settings)
+        self.words, self.calls = words, 0
+
+    def extra_repr(self) -> str:
+        return self.words
+
+
+def zeroed(model: nn.Module) -> nn.Module:
+    for value in model.state_dict().values():
+        value.zero_()
+    return model
+
+
+def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that prints modules differently, and whose layers have one more argument."""
+    init = nn.Conv2d.__init__
+
+    def later(
+        self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True,
+        padding_mode="zeros", device=None, dtype=None, smooth=False,
+    ) -> None:  # fmt: skip
+        init(
+            self, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device,
+            dtype,
+        )  # fmt: skip
+        self.smooth = smooth
+
+    monkeypatch.setattr(nn.Module, "__repr__", lambda self: f"<{type(self).__name__}>")
+    monkeypatch.setattr(nn.BatchNorm2d, "extra_repr", lambda self: "and more")
+    monkeypatch.setattr(nn.Conv2d, "__init__", later)
+    monkeypatch.setattr(torch, "__version__", "9.9")
+
+
+def test_the_digest_of_a_model_does_not_depend_on_what_torch_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity.model_digests(SmallConvNet())
+    assert identity.model_digests(SmallConvNet()) == before
+    other_torch(monkeypatch)
+    after = identity.model_digests(SmallConvNet())
+    assert after["sha256"] != before["sha256"]
+    assert after["digest"] == before["digest"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.Conv2d(1, 2, 3), nn.Conv2d(1, 2, 3, stride=2)),
+        (nn.Conv2d(1, 2, 3), nn.Conv2d(1, 2, 3, padding_mode="circular")),
+        (nn.BatchNorm2d(2), nn.BatchNorm2d(2, eps=1e-3)),
+        (nn.Dropout(), nn.Dropout(0.2)),
+        (nn.ReLU(), nn.SiLU()),
+        (nn.LeakyReLU(), nn.LeakyReLU(0.2)),
+        (nn.GELU(), nn.GELU("tanh")),
+        (nn.LSTM(2, 3), nn.LSTM(2, 3, batch_first=True)),
+        (nn.TransformerEncoderLayer(4, 2), nn.TransformerEncoderLayer(4, 2, activation="gelu")),
+        (nn.Linear(2, 2), nn.Linear(2, 2, bias=False)),
+        (Own(1, 2, 3), Own(1, 2, 3, stride=2)),
+        (Own(1, 2, 3), Own(1, 2, 3, words="sharp")),
+        (nn.Sequential(nn.ReLU(), nn.Flatten()), nn.Sequential(nn.Flatten(), nn.ReLU())),
+        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU())),
+        (nn.ModuleDict({"a": nn.ReLU()}), nn.ModuleDict({"b": nn.ReLU()})),
+    ],
+    ids=lambda layer: " ".join(str(layer).split())[:40],
+)
+def test_what_decides_the_answers_of_a_layer_decides_its_digest(one: nn.Module, other: nn.Module) -> None:
+    assert identity.stable_digest(zeroed(one)) != identity.stable_digest(zeroed(other))
+
+
+def test_a_module_that_is_used_twice_counts_twice() -> None:
+    shared = nn.ReLU()
+    twice, alike = nn.Sequential(shared, nn.Flatten(), shared), nn.Sequential(nn.ReLU(), nn.Flatten(), nn.ReLU())
+    assert identity.stable_digest(twice) == identity.stable_digest(alike)
+
+
+def test_weights_decide_the_digest_and_counters_do_not() -> None:
+    model = Own(1, 2, 3)
+    before = identity.stable_digest(model)
+    model.calls += 1
+    assert identity.stable_digest(model) == before
+    with torch.no_grad():
+        model.bias[1] += 1
+    assert identity.stable_digest(model) != before
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_run_is_resumed_and_checked_under_another_version_of_torch(
+    done: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tmp_path, stop_after=done)
+    other_torch(monkeypatch)
+    record = start(tmp_path)
+    assert record.finished
+    assert [notice.code for notice in record.warnings if notice.code == "mixed"] == ["mixed"] * bool(done)
+    assert audit(tmp_path, problem()[0]).sound
+
+
+@pytest.mark.parametrize("done", [1, None])
+def test_a_run_from_before_that_digest_goes_on_where_torch_is_the_same(
+    done: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as old:
+        old.setattr(identity, "model_digests", lambda model: {"sha256": identity.model_digest(model)})
+        start(tmp_path, stop_after=done)
+    assert start(tmp_path).finished
+    assert set(load(tmp_path).configuration["model"]) == {"name", "sha256"}  # its chunks were kept
+    assert audit(tmp_path, problem()[0]).sound
+    with pytest.raises(UnsupportedError, match=r"model\.sha256 is"):
+        audit(tmp_path, problem(seed=1)[0])
+
+
+def test_a_run_from_before_that_digest_is_refused_under_another_torch_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = torch.__version__
+    with monkeypatch.context() as old:
+        old.setattr(identity, "model_digests", lambda model: {"sha256": identity.model_digest(model)})
+        start(tmp_path, stop_after=1)
+    other_torch(monkeypatch)
+    with pytest.raises(UnsupportedError) as caught:
+        start(tmp_path)
+    assert f"if it is the same model, resume with torch {began}, which describes models" in str(caught.value)
 
 
 def test_a_model_whose_layers_have_no_shape_yet_is_refused() -> None:

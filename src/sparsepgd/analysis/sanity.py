@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from sparsepgd.problem.shapes import shape_of
 from sparsepgd.search import SparseAnneal, SparseAutoAttack, SparsePGD, SparseRS
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.registry import black_box
+from sparsepgd.search.stepwise import Stepwise
 
 SAMPLE = 32  # images that the model is asked about
 ENTRIES = 1 << 20  # pixels on the device at a time
@@ -32,6 +34,8 @@ VANISHING = 1e-10  # the norm of a gradient that leads nowhere
 FEW = 0.05  # shares and differences of accuracy that are let pass
 TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images more that matter
 SHARE = 25  # passes of the run for each of the trial, at least
+FALLING = 0.005  # the share of the images that may still be fooled in the last half of a run
+LONG = {"steps": 1000, "queries": 5000}  # of numbers to publish
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,20 @@ def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS
     return replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
 
 
-def review(rows: Sequence[Row], classes: int) -> tuple[Notice, ...]:
-    """After a run."""
+def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice, ...]:
+    """After a run of the attack."""
     clean = sum(row.clean_correct for row in rows)
     notices = list(_chance(clean, len(rows), classes))
-    if any(row.backwards for row in rows):  # otherwise there was no gradient to beat
-        by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
+    by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
+    if by_box >= MORE and any(row.backwards for row in rows):  # without a backward pass there was no gradient to beat
         robust = sum(row.clean_correct and not row.fooled for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
-    return tuple(notices)
+    return (*notices, *_too_short(rows, attack))
+
+
+def longer(unit: str, length: int) -> int:
+    """How many steps or queries to use where `length` were too few."""
+    return max(LONG[unit], 4 * length)
 
 
 def compare(robust: Mapping[str, float]) -> tuple[Notice, ...]:
@@ -221,10 +230,63 @@ def _chance(hits: int, n: int, classes: int) -> Iterator[Notice]:
 
 
 def _masking(white: float, black: float) -> Iterator[Notice]:
-    if white - black > FEW:
+    if white - black > FEW + 1e-9:  # 0.9 - 0.85 is more than 0.05
         yield Notice(
             "black-box-wins",
             f"the black-box attack reaches a robust accuracy of {black:.1%}, the gradient attacks {white:.1%}: "
             "they had too few --steps, or the model masks its gradients, as l0-trained models do in the paper; "
-            "the lower number counts, and more --queries may lower it further",
+            f"the lower number counts{', and more --queries may lower it further' if black else ''}",
         )
+
+
+def _too_short(rows: Sequence[Row], attack: Attacker) -> Iterator[Notice]:
+    """Images that were fooled in the last half of a search: about as many would be fooled if it were twice as long, but
+    not more than are left. One-sided binomial test against `FALLING`, since a few of a small sample mean nothing."""
+    from scipy.special import bdtrc
+
+    late = [one for one in _late(rows, attack).values() if one.fooled]
+    left = sum(row.clean_correct and not row.fooled for row in rows)
+    falling = min(sum(one.fooled for one in late), left)
+    if falling >= MORE and float(bdtrc(falling - 1, len(rows), FALLING)) < FEW:
+        parts = (
+            f"by {100 * one.fooled / len(rows):.1f} points in the last half of the {one.unit} of {one.name}"
+            for one in late
+        )
+        options = " ".join(f"--{one.unit} {longer(one.unit, one.length)}" for one in late)
+        yield Notice("too-short", f"robust accuracy was still falling: {', '.join(parts)}; use {options} or more")
+
+
+@dataclass(frozen=True, order=True)
+class Late:
+    """What a search found in the last half of its length."""
+
+    length: int
+    fooled: int  # images
+    name: str
+    unit: str
+
+
+def _late(rows: Sequence[Row], attack: Attacker) -> dict[str, Late]:
+    """Of the longest search with steps, and of the longest with queries."""
+    longest: dict[str, Late] = {}
+    for name, search, before in _searches(attack):
+        unit = "steps" if search.needs_gradient else "queries"
+        fooled = sum(row.broken_by == name and 2 * (row.forwards - before) > search.evaluations for row in rows)
+        found = Late(getattr(search, unit, search.evaluations), fooled, name, unit)
+        longest[unit] = max(longest.get(unit, found), found)
+    return longest
+
+
+def _searches(attack: Attacker) -> Iterator[tuple[str, Stepwise[Any], int]]:
+    """The searches that end at the first success, by the name that rows have for them, each with the forward passes
+    that an image has had before it. After an attack with a loop of its own these are not known."""
+    members: dict[str, Attacker] = {attack.name: attack}
+    if isinstance(attack, SparseAutoAttack):
+        members = dict(zip(attack.names, attack.members, strict=True))
+    before = 0
+    for name, member in members.items():
+        if not isinstance(member, Stepwise):
+            return
+        if member.early_stop:
+            yield name, member, before
+        before += member.evaluations

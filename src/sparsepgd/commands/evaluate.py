@@ -40,7 +40,6 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
 from sparsepgd.threat import Budget
 
-LONG = 1000, 5000  # steps and queries of numbers to publish
 Pairs = Sequence[tuple[Source, Data]]  # models, each with its images
 
 
@@ -122,7 +121,7 @@ def evaluate(
     every = [one for found in rounds for row in found for one in row]
     _conclude(every, out_dir)
     if not (quiet or as_json):
-        _suggest(every[0].folder, steps, queries, model=names[0], weights=weights, trust=trust, normalise=normalise)
+        _suggest(every, searches, model=names[0], weights=weights, trust=trust, normalise=normalise)
     if as_json:
         print_json([_numbers(one) for one in every])
 
@@ -241,17 +240,26 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
         out.print(f"report in {base / PAGE}", soft_wrap=True)
         out.print(f"records in {base}", soft_wrap=True)
     if all(one.only_read for one in found):
-        out.print("this run was already finished and was only read; delete the folder to run it again")
+        which = "this run was" if len(found) == 1 else "these runs were"
+        out.print(f"{which} already finished and only read; delete the folder to run again")
 
 
-def _suggest(folder: Path | None, steps: int, queries: int, **model: object) -> None:
-    """What to do next; `folder`: of the first run."""
-    if folder is None:
+def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model: object) -> None:
+    """What to do next; `model`: that of the first run."""
+    if (folder := found[0].folder) is None:
         suggest("omit --no-save to save the run with a report")
     else:
-        suggest(f"verify the run: {command_line('verify', folder, **model)}")
-    if steps < LONG[0] or queries < LONG[1]:
-        suggest(f"to publish numbers, use --steps {LONG[0]} --queries {LONG[1]} and more images (-n)")
+        which = "the run" if len(found) == 1 else "the first run"
+        suggest(f"verify {which}: {command_line('verify', folder, **model)}")
+    own = [(unit, vars(search).get(unit)) for unit in sanity.LONG for search in searches]
+    short = {unit: sanity.LONG[unit] for unit, length in own if isinstance(length, int) and length < sanity.LONG[unit]}
+    longer = " ".join(f"--{unit} {length}" for unit, length in short.items())
+    if not longer:
+        return
+    if any(notice.code == "too-short" for one in found for notice in one.warnings):
+        suggest(f"robust accuracy was still falling: use {longer} or more")
+    else:
+        suggest(f"to publish numbers, use {longer} and more images (-n)")
 
 
 def _say(name: str, notices: Sequence[sanity.Notice]) -> None:

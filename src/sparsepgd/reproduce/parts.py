@@ -107,6 +107,7 @@ def identified(part: Part, job: Job) -> tuple[dict[str, Any], str]:
     """All that decides the result of a part, and its digest, after which a file or folder is named."""
     subject, names = part.subject, _names(part.subject) | part.decided
     configuration = identity.configuration(part.attack, subject.model, subject.x, subject.y, names, job.seed)
+    configuration["model"].pop("digest", None)  # files of 0.2.0 are found by their names
     return configuration, hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -71,7 +71,9 @@ def audit(
     if x.dtype == torch.uint8:
         x = x.float() / LEVELS
     y = check_labels(y, x)
-    _same("model.sha256", record.configuration["model"]["sha256"], identity.model_digest(model))
+    told, given = record.configuration["model"], identity.model_digests(model)
+    best = "digest" if "digest" in told and "digest" in given else "sha256"
+    _same(f"model.{best}", told[best], given[best])
     _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
     budget = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
     quantize = tensors["x_adv"].dtype == torch.uint8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from sparsepgd.threat import Budget, Pattern, Shape
 Plain = dict[str, Any]  # what JSON can hold
 ASKED = 2  # images whose logits are kept
 OFF: tuple[object, ...] = (None, False, 0, [])
+SIMPLE = str, int, float, list, tuple, type(None)  # settings of a layer; functions by their names
 SAME = 1e-3  # of the largest logit: what another device or version may change
 
 
@@ -41,7 +43,7 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
     known: Plain = {
         "attack": {"name": attack.name, **settings},
         "seed": check_seed(seed),
-        "model": {"name": names.get("model", type(model).__name__), "sha256": model_digest(model)},
+        "model": {"name": names.get("model", type(model).__name__), **model_digests(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
         **{key: value for key, value in names.items() if key not in ("model", "data")},
     }
@@ -50,8 +52,11 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
 
 def differences(before: Plain, now: Plain) -> list[str]:
     """``attack.budget.k was 20, is 10`` for every value that is not the same. A setting that one of them does not have
-    counts as off: versions differ in their settings."""
+    counts as off: versions differ in their settings. Models are compared by the best digest that both have."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
+    worse = "model.sha256" if "model.digest" in old and "model.digest" in new else "model.digest"
+    for leaves in (old, new):
+        leaves.pop(worse, None)
     if "attack.version" not in old:
         new.pop("attack.version", None)  # of an ensemble of 0.1.0, whose name says it
     every = {**old, **new}
@@ -71,17 +76,64 @@ def digest(*tensors: Tensor) -> str:
     return total.hexdigest()
 
 
+def model_digests(model: Model) -> dict[str, str | None]:
+    """What a record holds of a model: `model_digest` as its sha256 and, unless it is just a function, `digest`, which
+    does not depend on the version of torch. Records up to 0.2.0 have only the former."""
+    return {"sha256": model_digest(model), **({"digest": stable_digest(model)} if isinstance(model, nn.Module) else {})}
+
+
 def model_digest(model: Model) -> str | None:
-    """sha256 of the structure and the weights; None for a model that is just a function."""
+    """sha256 of the structure, as torch prints it, and the weights; None for a model that is just a function."""
     if not isinstance(model, nn.Module):
         return None
-    total = hashlib.sha256(_without_addresses(repr(model)).encode())
+    return _with_weights(_without_addresses(repr(model)), model)
+
+
+def stable_digest(model: nn.Module) -> str:
+    """sha256 of the modules, each with its place, class and settings, and the weights. Versions of torch print modules
+    differently, and add settings: those that have their default do not count."""
+    modules = model.named_modules(remove_duplicate=False)
+    structure = [[name, _class_name(module), _settings(module), _own_words(module)] for name, module in modules]
+    return _with_weights(json.dumps(structure, sort_keys=True), model)
+
+
+def _with_weights(structure: str, model: nn.Module) -> str:
+    total = hashlib.sha256(structure.encode())
     for name, value in model.state_dict().items():
         if is_lazy(value):
             raise ModelError(f"{name} of the model has no shape yet; call the model once on an image before the run")
         content = digest(value) if isinstance(value, Tensor) else _without_addresses(repr(value))
         total.update(f"{name}={content};".encode())
     return total.hexdigest()
+
+
+def _class_name(module: nn.Module) -> str:
+    return str(getattr(module, "original_name", type(module).__name__))  # the former of a module of TorchScript
+
+
+def _settings(module: nn.Module) -> Plain:
+    """Of a layer of torch, or one derived from it: the arguments that it was made with, as far as it keeps them under
+    their names, but for those that have their default."""
+    kept, arguments = vars(module), dict[str, inspect.Parameter]()
+    for kind in filter(_of_torch, type(module).__mro__):
+        made = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
+        arguments = {**made, **arguments}
+    values = {name: getattr(kept[name], "__name__", kept[name]) for name in arguments.keys() & kept.keys()}
+    return {
+        name: plain(value)
+        for name, value in values.items()
+        if isinstance(value, SIMPLE) and value != getattr(arguments[name].default, "__name__", arguments[name].default)
+    }
+
+
+def _own_words(module: nn.Module) -> str:
+    """What a module that is not of torch says of itself."""
+    author = next(kind for kind in type(module).__mro__ if "extra_repr" in vars(kind))
+    return "" if _of_torch(author) else _without_addresses(module.extra_repr())
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:

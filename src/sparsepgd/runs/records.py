@@ -118,6 +118,7 @@ class AttackPart(Written):
 class ModelPart(Written):
     name: str
     sha256: str | None
+    digest: str | None = None
 
 
 class DataPart(Written):

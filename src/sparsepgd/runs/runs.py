@@ -84,7 +84,7 @@ def run(
         made, images = attack_chunk(task, "", 0, len(x), 0)
         if keep is not None:
             keep(images)
-        return _record(head, [made], "")
+        return _record(task, head, [made], "")
     opened = Folder(folder)
     with opened.locked() if workers.first else nullcontext():
         head = workers.share(lambda: _opened(opened, task, configuration, about, named="model" in (config or {})))
@@ -158,7 +158,11 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
             f"{folder.path} holds a run of a plain function, which cannot be recognised; "
             'name the model, config={"model": ...}, or choose another folder'
         )
-    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; choose another --out or delete the folder")
+    advice = "choose another --out or delete the folder"
+    began = head.environment.get("torch", torch.__version__)
+    if began != torch.__version__ and any(one.startswith("model.sha256") for one in other):
+        advice = f"if it is the same model, resume with torch {began}, which describes models differently, or {advice}"
+    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; {advice}")
 
 
 def _resume(
@@ -191,14 +195,14 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
     done = sorted(folder.chunks(run_id), key=lambda chunk: chunk.part.start)
     missing = next(_missing(done, len(task.x), len(task.x)), None)
     if missing is not None and stopped:
-        return _record(head, done, "", finished=False)
+        return _record(task, head, done, "", finished=False)
     if missing is not None:
         raise SparsePGDError(
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
             "use an --out that all workers can access, and run the same command again"
         )
     data = image_file(task, [folder.images(chunk)["x_adv"] for chunk in done])
-    record = _record(head, done, sha256(data))
+    record = _record(task, head, done, sha256(data))
     folder.finish(record, data)
     if task.progress is not None:
         task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
@@ -237,12 +241,12 @@ def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, in
         start = max(end, start + 1)
 
 
-def _record(head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
+def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
     robust = sum(row.clean_correct and not row.fooled for row in rows)
     notices = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
-    notices += sanity.review(rows, head.classes)
+    notices += sanity.review(rows, head.classes, task.attack)
     return Record(
         **head.model_dump(exclude={"warnings"}),
         warnings=tuple(dict.fromkeys(notices)),
