@@ -343,7 +343,7 @@ def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_a
 
 def test_a_run_that_stops_at_the_first_success_is_resumed_whatever_changed_in_the_search_for_the_fewest() -> None:
     attack = sp.SparseAnneal(sp.Budget(k=1))
-    assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 4
+    assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 5
 
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features(), sp.Rows(), sp.Patches(2)], ids=repr)
@@ -584,7 +584,7 @@ def test_local_search_fools_a_model_whose_gradients_mislead(pattern: sp.Pattern,
     assert int(with_it.fooled.sum()) > int(without.fooled.sum())
 
 
-def test_the_first_ten_cycles_ascend_and_only_single_points_are_searched_locally() -> None:
+def test_the_first_twenty_cycles_ascend_and_many_of_the_others_search_locally() -> None:
     varied: list[bool] = []
 
     class Watched(sp.SparseAnneal):
@@ -593,16 +593,16 @@ def test_the_first_ten_cycles_ascend_and_only_single_points_are_searched_locally
             return super().aim(state)
 
     net, x = SmallConvNet().eval(), images(4)
-    Watched(sp.Budget(k=1, eps=0.01), 260)(net, x, labelled(net, x))
-    assert not any(varied[:110])
-    assert sum(varied[110:]) / len(varied[110:]) > 0.3
+    Watched(sp.Budget(k=1, eps=0.01), 370)(net, x, labelled(net, x))
+    assert not any(varied[:220])
+    assert sum(varied[220:]) / len(varied[220:]) > 0.3
 
 
 def test_a_step_on_a_gpu_takes_few_operations_besides_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the beginning of a cycle and the local search, which a GPU makes for all images at each step. Each operation
     costs about as much as the next, however small."""
     operations.as_on_a_gpu(monkeypatch)
-    net, x, attack = SmallConvNet().eval(), images(3), sp.SparseAnneal(sp.Budget(k=2), 200)
+    net, x, attack = SmallConvNet().eval(), images(3), sp.SparseAnneal(sp.Budget(k=2), 300)
     threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)
     with borrowed(net, x.device):
         oracle = Oracle(net, sp.Untargeted(), attack.loss)
