@@ -244,6 +244,6 @@ def test_attacks_compile_no_kernel_besides_those_that_are_loaded(activation: Lit
     codes = [found._forward, found._backward, found._uniform, found._top_k, found._clip]
     before = [len(code.device_caches[x.device.index][0]) for code in codes]
     assert min(before) >= 1
-    for attack in (sp.SparsePGD(sp.Budget(k=3), 5), sp.SparseAnneal(sp.Budget(k=3), 130)):
+    for attack in (sp.SparsePGD(sp.Budget(k=3), 5), sp.SparseAnneal(sp.Budget(k=3), 240)):
         attack(network, x, labelled(network, x))
     assert [len(code.device_caches[x.device.index][0]) for code in codes] == before
