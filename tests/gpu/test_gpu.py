@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -14,7 +17,7 @@ import sparsepgd as sp
 from sparsepgd import baselines
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
-from sparsepgd.kernels import kernels
+from sparsepgd.kernels import kernels, wait
 from sparsepgd.problem.engine import Engine, metered
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
@@ -34,6 +37,29 @@ pytestmark = [
 ]
 X = images(64)
 ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=60)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_are_loaded() -> None:
+    """Where they were never compiled, a search begins without them, and rounds differently."""
+    wait(torch.device("cuda", torch.cuda.current_device()))
+
+
+def test_a_search_goes_on_while_the_kernels_are_compiled(tmp_path: Path) -> None:
+    program = (
+        "import sparsepgd as sp; x, y = sp.zoo.bundled_images(32); "
+        "model = sp.zoo.load('small-strades').cuda(); "
+        "result = sp.SparseAnneal(sp.Budget(k=20), 300)(model, x.cuda(), y.cuda()); print(int(result.fooled.sum()))"
+    )
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = [
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        for _ in range(2)  # without a cache, and with it
+    ]
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    first, second = (int(one.stdout) for one in done)
+    assert abs(first - second) <= 2
+    assert second > 8
 
 
 def on_gpu() -> tuple[nn.Module, Tensor, Tensor]:
