@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from sparsepgd.problem import rows
 
 
 class Linear(nn.Module):
@@ -98,7 +101,16 @@ class Counting(nn.Module):
 
 
 class NoLook(TorchDispatchMode):
-    """Forbids every operation whose result, or the shape of it, the host would have to wait for."""
+    """As on a GPU: forbids every operation whose result, or the shape of it, the host would have to wait for."""
+
+    def __enter__(self) -> Self:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(rows, "waits_for_host", lambda device: True)
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.patch.undo()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__

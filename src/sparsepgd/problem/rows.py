@@ -22,14 +22,15 @@ def join(*parts: D) -> D:
 
 def choose(which: Tensor, one: D, other: D) -> D:
     """Row by row, those of one where `which` (B,) is True, else those of the other."""
-    return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), one, other)
+    return renewed(which, lambda rows: select(one, rows), other)
 
 
 def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
     """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
     those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
     if waits_for_host(which.device):
-        return choose(which, new(slice(None)), old)
+        everywhere = new(slice(None))
+        return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), everywhere, old)
     pick = which.nonzero()[:, 0]
     if len(pick) in (0, len(which)):
         return new(slice(None)) if len(pick) else old

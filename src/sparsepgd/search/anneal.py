@@ -91,7 +91,7 @@ class Cycle:
     width: Tensor  # (B,), it begins with width * k groups
     size: Tensor  # (B,), of its first step
     noise: Tensor  # (B,), added to the best point
-    barred: Tensor  # (B,), the share of the groups that it may not use
+    free: Tensor  # (B, *grid) bool, groups that it may use
     local: Tensor  # (B,) bool, whether it is a local search: random variations of the best point instead of ascent,
     side: Tensor  # (B,), and the side of the squares that it tries, 1: single points
 
@@ -158,8 +158,8 @@ class SparseAnneal(Stepwise[State]):
         whole = self.early_stop or threat.overlapping
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(settings.widths), number + settings.size
-        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, number, number > 0, zero)
-        now, count = self._support(threat, images, clean, cycle, noise)
+        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, clean.v == 0, number > 0, zero)
+        now, count = self._support(threat, images, clean, cycle)
         limit = zero + self.budget.k
         return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
 
@@ -192,7 +192,7 @@ class SparseAnneal(Stepwise[State]):
 
         further = dataclasses.replace(state.cycle, t=state.cycle.t + 1)
         path = renewed(over, begun, Path(further, self._ascend(threat, images, state, g, noise)))
-        now, count = self._support(threat, images, path.now, path.cycle, noise)
+        now, count = self._support(threat, images, path.now, path.cycle)
         if threat.pointwise and self.steps > ANNEALED.ascents * (ANNEALED.length + 1):
             local = path.cycle.local
             now = renewed(local, nearby, now)
@@ -246,7 +246,7 @@ class SparseAnneal(Stepwise[State]):
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
             size=torch.where(start, settings.size * settings.growth**number, later),
             noise=settings.noise * draws[2],
-            barred=settings.barred * draws[3],
+            free=noise.uniform(Stream.MASK, images.index, number, threat.grid) >= column(settings.barred * draws[3]),
             local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
         )
@@ -265,7 +265,7 @@ class SparseAnneal(Stepwise[State]):
             k=k,
             width=torch.where(onward, state.limit / k, cycle.width),
             noise=torch.where(onward, 0, cycle.noise),
-            barred=torch.where(onward, 0, cycle.barred),
+            free=cycle.free | column(onward),
             local=cycle.local & (state.limit < FEW),
         )
 
@@ -304,20 +304,17 @@ class SparseAnneal(Stepwise[State]):
         new = varied(self.budget, images, kept, draws, state.cycle.side, state.cycle.side == 1, state.limit)
         return Point(new.value, new.mask.float())
 
-    def _support(
-        self, threat: Threat, images: Images, point: Point, cycle: Cycle, noise: Noise
-    ) -> tuple[Point, Tensor]:
-        """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others,
-        those with the largest product of delta and delta clipped are kept, fewer and fewer until they are k, without
-        some that are barred."""
+    def _support(self, threat: Threat, images: Images, point: Point, cycle: Cycle) -> tuple[Point, Tensor]:
+        """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others that
+        are free, those with the largest product of delta and delta clipped are kept, fewer and fewer until they are
+        k."""
         if threat.overlapping:
             return point, point.v.flatten(1).sum(1).long()
         settings = settings_for(threat)
         left = (1 - cycle.t / (settings.hold * cycle.length)).clamp(min=0)
         count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
-        free = noise.uniform(Stream.MASK, images.index, cycle.number, threat.grid) >= column(cycle.barred)
         most = math.ceil(max(settings.widths) * self.budget.k)
-        v = strongest(threat, images, point.delta, count, most, free)
+        v = strongest(threat, images, point.delta, count, most, cycle.free)
         return Point(point.delta * threat.expand(v), v), count
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.kernels import kernels
 from sparsepgd.problem.oracle import Evaluator
-from sparsepgd.problem.rows import each
+from sparsepgd.problem.rows import choose, each
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
 
@@ -161,7 +161,7 @@ class Step(Generic[S]):
         wins = counts & wins
         first = seen.fooled & wins if self.keeps == "latest" else seen.fooled & wins & ~best.fooled
         record = Best(
-            torch.where(wins[:, None, None, None], x_adv, best.x_adv),
+            choose(wins, x_adv, best.x_adv),
             torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
             best.fooled | first,
             torch.where(first, now.step, best.step),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsepgd.problem.checks import choice, count, positive
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import renewed
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.registry import registered
@@ -118,11 +119,12 @@ class SparsePGD(Stepwise[State]):
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
         move = self._beta(threat) * d
-        stuck = state.n >= self.tolerance
-        drawn = stuck.view(-1, 1, 1, 1)
-        again = noise.normal(Stream.MASK, images.index, step + 1, threat.grid)
-        official = self.redraw != "paper"
-        w = torch.where(drawn, again, w) + move if official else torch.where(drawn, again, w + move)
+        stuck, official = state.n >= self.tolerance, self.redraw != "paper"
+
+        def drawn(rows: Tensor | slice) -> Tensor:
+            return noise.normal(Stream.MASK, images.index[rows], step[rows] + 1, threat.grid)
+
+        w = renewed(stuck, drawn, w) + move if official else renewed(stuck, drawn, w + move)
         v_old, v = v, threat.top_k(w.sigmoid(), images.usable)
         same = (v == v_old).flatten(1).all(1)
         n = torch.where(same, state.n + 1, state.n if official else 0)
