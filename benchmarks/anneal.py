@@ -67,7 +67,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "at most 20 k groups": {"widths": (3.0, 20.0)},
     "restarts instead of cycles from the best point": {"RESTART": True},
     "one start instead of three": {"starts": 1},
-    "one step size: 0.15": {"starts": 1, "span": 1.0},
+    "one step size": {"starts": 1, "span": 1.0},
     "one start, with steps of 0.5": {"starts": 1, "size": 0.5},
     "steps shrink to a fifth": {"decay": 0.2},
     "cycles of 5 steps": {"length": 5},
@@ -77,7 +77,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "no noise": {"noise": 0.0},
     "the sign of the gradient": {"DIRECTION": lambda threat, g: g.sign()},
     "no local search": {"local": 0.0},
-    "local search alone, after ten ascents": {"local": 1.0},
+    "local search alone, after the first ascents": {"local": 1.0},
     "the margin alone": {"LOSS": 1},
     "the cross-entropy alone": {"LOSS": 0},
 }
@@ -88,6 +88,7 @@ WORDING = {  # of variants in records
     "what is clipped is forgotten": "the clipped part is discarded",
     "no groups barred": "no groups excluded",
     "local search alone, after ten ascents": "only local search after the first ten cycles",
+    "local search alone, after the first ascents": "only local search after the first cycles",
     "one start, with steps of 0.5": "one start, with a first step of 0.5",
     "steps shrink to a fifth": "step size decays to a fifth",
 }

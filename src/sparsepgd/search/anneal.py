@@ -50,13 +50,13 @@ class CycleSettings:
 
 ANNEALED = CycleSettings(
     starts=3,
-    size=0.15,
-    growth=2.0,
+    size=0.12,
+    growth=2.3,
     span=1.5,
     decay=0.5,
     length=10,
     widths=(3.0, 40.0),
-    noise=0.08,
+    noise=0.05,
     barred=0.2,
     local=0.6,
     ascents=20,
@@ -145,7 +145,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 5 if self.early_stop else 6
+        return 6 if self.early_stop else 7
 
     @property
     def keeps(self) -> Keeps:
