@@ -43,7 +43,7 @@ RECIPES = ROOT / "recipes" / SUBJECTS
 ORDER = (  # what matters most first
     "plain", "sat", "strades", "anneal", "linf", "l2", "l1", "pgd0-a", "pgd0-t", "row", "patch5",
     "loap-t", "sn", "fast-ls", "patch3", "loap-a", "anneal-row", "anneal-patch", "anneal-union",
-    "anneal-searched",
+    "search",
 )  # fmt: skip
 NAMES = tuple(f"subject-{name}" for name in ORDER)
 PAUSE = 0.5  # seconds between two looks at the processes

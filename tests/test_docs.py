@@ -37,6 +37,7 @@ SETTINGS = {  # what looks like a measurement and is none
     "at 50 % it is ±4.4 points": "computed from the number of images",
     "100 % if the attack found all of them, 0 % if": "a definition",
     "5 % of the training images": "a default",
+    "more than 0.5 % of the images (by a binomial test at 5 %)": "a threshold",
 }
 
 

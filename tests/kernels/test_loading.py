@@ -22,7 +22,7 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     kernels.loading.cache_clear()
     kernels.compiled_before.cache_clear()
     yield
@@ -81,7 +81,7 @@ def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.M
     assert not first.exists()
     assert kernels._load(GPU) is compiled
     assert first.is_file()
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another device")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert not kernels.marker(GPU).exists()
 
 

@@ -572,7 +572,7 @@ def test_local_search_fools_a_model_whose_gradients_mislead(pattern: sp.Pattern,
         answer: Tensor = net(Misleading.apply(z))
         return answer
 
-    attack = sp.SparseAnneal(sp.Budget(k=12, pattern=pattern), 400)
+    attack = sp.SparseAnneal(sp.Budget(k=12, pattern=pattern), 800)
     with_it = attack(model, x, y)
     monkeypatch.setattr(anneal, "ANNEALED", dataclasses.replace(anneal.ANNEALED, local=0.0))
     without = attack(model, x, y)

@@ -50,7 +50,7 @@ def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or
 
 
 def test_subjects_start_from_the_plain_one() -> None:
-    assert len(SUBJECTS) == 19
+    assert len(SUBJECTS) == 20
     starts = {file.stem: read(file)["model"] for file in SUBJECTS}
     assert starts.pop("subject-plain") == "small_preact_resnet"
     assert set(starts.values()) == {"zoo:subject-plain"}

@@ -89,5 +89,5 @@ def marker(device: torch.device) -> Path:
     home = os.environ.get("TRITON_HOME") or Path.home()
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
     parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
-    parts += [torch.__version__.encode(), torch.cuda.get_device_name(device).encode()]
+    parts += [torch.__version__.encode(), str(torch.cuda.get_device_capability(device)).encode()]
     return cache / f"sparsepgd-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"

@@ -19,7 +19,7 @@ OWN_ROWS = {  # rows that the paper does not have
     "Fast-LS-l0": "zoo:subject-fast-ls",
     "sTRADES+S&N": "zoo:subject-sn",
     "SparseAnneal": "zoo:subject-anneal",
-    "SparseAnneal+RS": "zoo:subject-anneal-searched",  # and random search
+    "SparseAnneal+RS": "zoo:subject-search",  # and random search
     "SparseAnneal-all": "zoo:subject-anneal-union",  # pixels, rows and patches
 }
 OWN_STRUCTURED_ROWS = {

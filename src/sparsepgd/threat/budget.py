@@ -8,7 +8,6 @@ from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
