@@ -276,10 +276,11 @@ def figure(args: argparse.Namespace) -> None:
             xscale="log", xlim=(1, None), title=f"{record['model']}, k = {record['k']}", xlabel="passes for each image"
         )
         below.set(xscale="log", xlabel=f"seconds ({record['hardware']})")
-        above.legend(fontsize=7)
     for panel in panels[:, 0]:
         panel.set_ylabel("robust accuracy (%)")
-    grid.tight_layout()
+    lines = {line.get_label(): line for panel in panels[0] for line in panel.get_lines() if line.get_label()[0] != "_"}
+    grid.tight_layout(rect=(0, 0.08, 1, 1))
+    grid.legend(lines.values(), lines, loc="lower center", ncols=6, fontsize=9, frameon=False)
     grid.savefig(args.out)
 
 
@@ -306,11 +307,14 @@ def over_passes(records: list[dict[str, Any]]) -> str:
     """Robust accuracy of one model after so many passes, the mean of the seeds."""
     runs = [row for record in records for row in record["runs"]]
     marks = [mark for mark in MARKED if mark <= max(row["length"] for row in runs if "passes" in row)]
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in runs:
-        groups.setdefault((row["attack"], row["length"]), []).append(row)
-    shown = []
-    for (name, length), rows in groups.items():
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for record in records:
+        for row in record["runs"]:
+            commit = "" if row["attack"].startswith("official") else record["commit"]
+            groups.setdefault((row["attack"], row["length"], commit), []).append(row)
+    attacks, shown = [group[:2] for group in groups], []
+    for (name, length, commit), rows in groups.items():
+        again = f", commit {commit}" if attacks.count((name, length)) > 1 else ""
         cells = []
         for mark in marks:
             left = [reached(row, mark) for row in rows if mark <= length + 1]  # sPGD tries its random start too
@@ -318,7 +322,7 @@ def over_passes(records: list[dict[str, Any]]) -> str:
         seconds = sum(row["seconds"] for row in rows) / len(rows)
         few = "" if rows[0]["images"] == records[0]["images"] else f", first {rows[0]['images']} images"
         last = percent(sum(row["left"] for row in rows) / len(rows) / rows[0]["images"])
-        shown.append([f"{name}, {length:,} steps{few}", *cells, last, f"{seconds:.1f}", str(len(rows))])
+        shown.append([f"{name}, {length:,} steps{few}{again}", *cells, last, f"{seconds:.1f}", str(len(rows))])
     first = records[0]
     return (
         f"Robust accuracy (%) of `{first['model']}` on {first['images']:,} images, k = {first['k']}, by passes per "

@@ -17,7 +17,7 @@ MARKS = (
 )
 
 TRAINING = {
-    "prn18-anneal": "images under SparseAnneal",
+    "prn18-anneal": "images under SparseAnneal and Cluster-RS",
     "prn18-fast-ls": "images under one step of sPGD (Fast-LS-l0)",
 }
 

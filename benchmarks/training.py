@@ -9,7 +9,8 @@ after the other; run again, it goes on where it was stopped. The records go to b
 
 `--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
 with --plus steps too. A recipe with several budgets (`others`) is measured under each of them. `--only-train` leaves
-out what is measured; the same command without it adds that later.
+out what is measured; the same command without it adds that later. With `--steps 0`, the figure under the paper's
+ensemble is the short one that the training itself measured at its end, before the weights were rounded.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from provenance import named, origin
 from shipping import budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import zoo
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.runs.folders import load as load_run
 from sparsepgd.runs.records import Record
 from sparsepgd.search import SparseAutoAttack
@@ -50,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="as for spgd train")
     parser.add_argument("--runs", type=Path, default=Path("runs/quick"))
     parser.add_argument("-n", type=int, default=1000, help="test images under attack")
-    parser.add_argument("--steps", type=int, default=300, help="of sPGD, with either gradient")
+    parser.add_argument("--steps", type=int, default=300, help="of sPGD in saa; 0: without a long saa")
     parser.add_argument("--queries", type=int, default=10_000, help="of Sparse-RS")
     parser.add_argument("--ship", metavar="NAME", help="of the model in weights/")
     parser.add_argument("--plus", type=int, default=6000, help="steps of SparseAnneal in saa+, for a shipped model")
@@ -147,6 +149,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
             args.runs / f"{name}-saa-{hyphened(words)}",
         )
         for words, budget in budgets.items()
+        if args.steps
     ]
     plus = [
         Evaluation(
@@ -157,10 +160,12 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     ]  # fmt: skip
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda one: one.run(args), [*plus, *papers]))
-    if ship:
-        add_robust(args.weights, ship, figures([*papers, *plus]), f"robust: the first {args.n} of them")
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
-    first, *others = papers
+    short = next(one for one in card_of(folder).robust if one.attack == "saa")
+    if ship:
+        told = f"robust: the first {args.n} of them{'' if papers else ', under saa before the weights were rounded'}"
+        add_robust(args.weights, ship, figures([*papers, *plus]) if papers else [short, *figures(plus)], told)
+    others = papers[1:]
     every = [*before(name, args), card_of(folder)]
     return {
         "recipe": f"recipes/quick/{name}.toml",
@@ -183,7 +188,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "measured": card["measured"],
         "robust": card["robust"],
         **(_shipped(ship, plus) if ship else {}),
-        "saa": first.told(),
+        "saa": papers[0].told() if papers else of_training(short),
         **({"others": {one.words: one.told() for one in others}} if others else {}),
     }
 
@@ -191,6 +196,12 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
 def _shipped(name: str, plus: Iterable[Evaluation]) -> dict[str, Any]:
     """What the record says of a shipped model."""
     return {"saa+": [dataclasses.asdict(one) for one in figures(plus)], "shipped as": name}
+
+
+def of_training(one: zoo.Figure) -> dict[str, Any]:
+    """What the record has of an ensemble that the training measured at its end."""
+    interval = wilson(round(one.robust_accuracy * one.images), one.images)
+    return {**dataclasses.asdict(one), "interval": interval, "measured": "before the weights were rounded"}
 
 
 def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
