@@ -11,6 +11,12 @@ after the other; run again, it goes on where it was stopped. The records go to b
 with --plus steps too. A recipe with several budgets (`others`) is measured under each of them. `--only-train` leaves
 out what is measured; the same command without it adds that later. With `--steps 0`, the figure under the paper's
 ensemble is the short one that the training itself measured at its end, before the weights were rounded.
+
+    python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --seed 1 \\
+        --ship prn18-anneal-1 --weights other --seeds 3
+
+`--seed`: of the training, in all stages; the record then goes to train-NAME-seed-1.json. `--runs` must be a folder
+without runs of other seeds.
 """
 
 import argparse
@@ -42,6 +48,7 @@ from sparsepgd.training.records import load as load_training
 from sparsepgd.zoo.places import VARIABLE
 
 ROOT = Path(__file__).parent.parent
+WEIGHTS = ROOT / "weights"
 
 
 def arguments() -> argparse.Namespace:
@@ -57,9 +64,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ship", metavar="NAME", help="of the model in weights/")
     parser.add_argument("--plus", type=int, default=6000, help="steps of SparseAnneal in saa+, for a shipped model")
     parser.add_argument("--seeds", type=int, default=1, help="of saa+")
+    parser.add_argument("--seed", type=int, default=0, help="of the training")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time")
     parser.add_argument("--only-train", action="store_true", help="without evaluation and record")
-    parser.add_argument("--weights", type=Path, default=ROOT / "weights")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
 
@@ -115,7 +123,8 @@ def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
     """The trained model, by the name that `spgd evaluate` takes."""
     recipe, folder = recipe_of(name), args.runs / name
     if not (folder / "model.json").is_file():
-        spgd("train", "--recipe", recipe.relative_to(ROOT), "--data", args.data, "--out", folder, "-q")
+        seed = ["--seed", args.seed] if args.seed else []
+        spgd("train", "--recipe", recipe.relative_to(ROOT), "--data", args.data, *seed, "--out", folder, "-q")
     if ship is None:
         return f"trained:{folder}"
     if not (args.weights / f"{ship}.json").is_file():
@@ -187,15 +196,11 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **(_shipped(ship, plus) if ship else {}),
+        **({"saa+": [dataclasses.asdict(one) for one in figures(plus)]} if ship else {}),
+        **({"shipped as": ship} if ship and args.weights == WEIGHTS else {}),
         "saa": papers[0].told() if papers else of_training(short),
         **({"others": {one.words: one.told() for one in others}} if others else {}),
     }
-
-
-def _shipped(name: str, plus: Iterable[Evaluation]) -> dict[str, Any]:
-    """What the record says of a shipped model."""
-    return {"saa+": [dataclasses.asdict(one) for one in figures(plus)], "shipped as": name}
 
 
 def of_training(one: zoo.Figure) -> dict[str, Any]:
@@ -216,7 +221,7 @@ def main() -> None:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names:
-        file = args.out / f"train-{name}.json"
+        file = args.out / f"train-{name}{f'-seed-{args.seed}' * (args.seed > 0)}.json"
         if args.only_train:
             print(trained(name, args.ship if name == args.names[-1] else None, args), flush=True)
         elif not file.is_file():

@@ -76,7 +76,7 @@ def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.M
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked, compiled
 
-    monkeypatch.setattr(checked, "load", lambda device: None)
+    monkeypatch.setattr(checked, "load", lambda device, seen: None)
     first = kernels.marker(GPU)
     assert not first.exists()
     assert kernels._load(GPU) is compiled
@@ -108,19 +108,34 @@ def test_where_they_cannot_be_loaded_there_are_none() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 0, 3])
-def test_one_that_is_wrong_means_that_there_are_none(wrong: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen", [False, True], ids=["compiled now", "compiled before"])
+def test_one_that_is_wrong_means_that_there_are_none(
+    wrong: int | None, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are compared with torch where they are compiled; another process launches them, no more."""
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked, compiled
 
-    def check(number: int) -> None:
-        if number == wrong:
-            raise ArithmeticError("it computes something else")
+    launches, comparisons = [], []
+
+    def check(number: int) -> Iterator[checked.Comparison]:
+        def agrees() -> bool:
+            comparisons.append(number)
+            return number != wrong
+
+        launches.append(number)
+        yield f"number {number}", agrees
 
     checks = tuple(lambda device, number=number: check(number) for number in range(4))
     monkeypatch.setattr(checked, "CHECKS", checks)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    if seen:
+        kernels.marker(GPU).touch()
+    kernels.begin_loading(GPU)
     kernels.wait(GPU)
-    assert kernels.kernels(GPU) is (compiled if wrong is None else None)
+    assert kernels.kernels(GPU) is (compiled if seen or wrong is None else None)
+    assert launches == [0, 1, 2, 3]
+    assert comparisons == ([] if seen else launches if wrong is None else launches[: wrong + 1])
 
 
 def test_without_a_gpu_triton_is_not_imported() -> None:

@@ -70,7 +70,7 @@ def _load(device: torch.device) -> Any:
     try:
         from sparsepgd.kernels import checked, compiled
 
-        checked.load(device)
+        checked.load(device, seen=compiled_before(device))
     except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
     with suppress(OSError):  # without it another process does not wait for what is there
