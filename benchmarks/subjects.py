@@ -5,8 +5,9 @@
 
 `train` runs `spgd train --recipe recipes/subjects/NAME.toml`, several at a time, what others start from first. Of each
 it writes the weights as float16 with their card to weights/subjects, and a record to benchmarks/results. `measure` adds
-robust accuracy under saa and saa+ of the first n test images, for the budgets that the subject was trained for. Both
-leave out what is done; after --seconds what is under way is stopped, and the same command resumes it.
+robust accuracy under saa and saa+ of the first n test images, for the budgets that the subject was trained for, or for
+those that --budgets names ("20 pixel" "1 row" "1 patch:5"). Both leave out what is done; after --seconds what is under
+way is stopped, and the same command resumes it.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +30,7 @@ from pool import Key, begin, collected, stopped
 from provenance import ROOT, command, commit, named, origin
 from shipping import budgets_of, figure, first_line, hyphened, shipped
 
-from sparsepgd import atomic, zoo
+from sparsepgd import atomic, options, zoo
 from sparsepgd.reproduce.parts import Finished
 from sparsepgd.runs import runs
 from sparsepgd.search import SparseAutoAttack
@@ -53,8 +55,8 @@ def recipe(name: str) -> dict[str, Any]:
     return recipes.read(RECIPES / f"{name}.toml")
 
 
-def budgets(name: str) -> dict[str, Budget]:
-    return budgets_of(recipe(name))
+def budgets(name: str, chosen: Sequence[str] = ()) -> dict[str, Budget]:
+    return {words: options.budget(words) for words in chosen} or budgets_of(recipe(name))
 
 
 def start(name: str) -> str | None:
@@ -142,7 +144,7 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
 
 def attacked(name: str, words: str, version: Any, args: argparse.Namespace) -> Finished:
     """A subject under saa+ or saa and one of its budgets, in a process of its own."""
-    attack = SparseAutoAttack(budgets(name)[words], args.steps, args.queries, version=version)
+    attack = SparseAutoAttack(budgets(name, args.budgets)[words], args.steps, args.queries, version=version)
     folder = args.out / f"{name}-{attack.name}-{hyphened(words)}-{args.n}-{args.steps}-{args.queries}"
     data = load_data(args.data, args.n).to(args.device)
     model = zoo.load(name).to(args.device)
@@ -152,7 +154,7 @@ def attacked(name: str, words: str, version: Any, args: argparse.Namespace) -> F
 def measure(args: argparse.Namespace) -> int:
     begun, here = time.monotonic(), [name for name in args.only if done(name, args)]
     pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
-    keys = [(name, words, version) for name in here for words in budgets(name) for version in VERSIONS]
+    keys = [(name, words, version) for name in here for words in budgets(name, args.budgets) for version in VERSIONS]
     futures = {key: pool.submit(attacked, *key, args) for key in keys}
     found = collected(futures, begun + args.seconds)
     stopped(pool)
@@ -166,9 +168,9 @@ def measure(args: argparse.Namespace) -> int:
 def noted(name: str, found: dict[Key, Finished], args: argparse.Namespace) -> None:
     """Figures in the card and in the record of a subject."""
     figures = []
-    for words, version in ((words, version) for words in budgets(name) for version in VERSIONS):
+    for words, version in ((words, version) for words in budgets(name, args.budgets) for version in VERSIONS):
         if one := found.get((name, words, version)):
-            attack = SparseAutoAttack(budgets(name)[words], args.steps, args.queries, version=version)
+            attack = SparseAutoAttack(budgets(name, args.budgets)[words], args.steps, args.queries, version=version)
             figures.append(figure(attack, one.record.robust_accuracy, args.n))
     card = add_robust(args.weights, name, figures, f"robust: the first {args.n} test images")
     file = args.records / f"{name}.json"
@@ -200,6 +202,7 @@ def arguments() -> argparse.Namespace:
         each.add_argument("--weights", type=Path, default=ROOT / "weights" / SUBJECTS, help=f"a folder {SUBJECTS}")
         each.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
     one.add_argument("--set", action="append", default=[], help="NAME=VALUE, for every recipe, e.g. for a quick try")
+    other.add_argument("--budgets", nargs="+", default=[], metavar="BUDGET", help="default: those of the recipe")
     other.add_argument("-n", type=int, default=1000, help="test images")
     other.add_argument("--steps", type=int, default=1000)
     other.add_argument("--queries", type=int, default=5000)

@@ -36,6 +36,7 @@ def test_a_subject_is_measured_under_all_its_budgets(subjects: Any, monkeypatch:
     assert [(words, one.k, one.pattern) for words, one in found.items()] == [
         ("20 pixel", 20, sp.Pixels()), ("1 row", 1, sp.Rows()), ("1 patch:5", 1, sp.Patches(5))
     ]  # fmt: skip
+    assert list(subjects.budgets("subject-row", ["20 pixel", "1 patch:5"])) == ["20 pixel", "1 patch:5"]
     records = script("records", monkeypatch)
     assert [records._words(identity.plain(one.pattern)) for one in found.values()] == ["pixel", "row", "patch:5"]
 
