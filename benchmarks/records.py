@@ -186,9 +186,6 @@ class Made:
         found = [one for one in self.values["numbers"] if (one["section"], one["row"]) == (section, row)]
         return {one["column"]: one["here"] for one in found if one["here"] is not None}
 
-    def has(self, section: str) -> bool:
-        return any(one["section"] == section for one in self.values["numbers"])
-
 
 def papers(results: Path) -> Iterator[Made]:
     """From the records of paper_runs.py, of single recipes of `spgd reproduce`, and older ones of several recipes."""

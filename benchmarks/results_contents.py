@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
 
@@ -99,9 +99,7 @@ def _table(label: str) -> tuple[Made | None, Cells]:
         return one, _accuracies(label, one, recipes)
     if one.recipe in SCANS or (one.recipe in POLICIES and one.recipe != "training-structured"):
         return one, _settings(one)
-    return one, {"training-structured": _sizes, "runtime": _times, "transfer": _transfers, "detection": _detectors}[
-        one.recipe
-    ](one)
+    return one, OWN[one.recipe](one)
 
 
 def _not_yet(label: str) -> Cells:
@@ -121,13 +119,22 @@ def _accuracies(label: str, one: Made, recipes: list[str]) -> Cells:
     found = {row: value for row in wanted if (value := _lowest(one, section, row)) is not None}
     cells = table(label).cells[section]
     paper, ours = [cells[row]["sAA"] for row in found], list(found.values())
-    count = (
-        f"{len(cells.keys() & one.places.keys())} of {len(cells)} models" if cells.keys() & one.places.keys() else ""
+    said = [_order(paper, ours)] if len(found) > 1 else []
+    if have := cells.keys() & one.places.keys():
+        said.append(f"we have {len(have)} of {len(cells)} models")
+    others = [_more(name) for name in recipes if name != one.recipe]
+    return (
+        f"{words}: {_numbers([row.removeprefix('eps=') for row in found], paper)}",
+        f"{_plain(ours)} ({_named(one, found)})",
+        " ".join([f"{_upper('; '.join(said))}{_size(one)}.", *others]),
     )
-    said = "; ".join([*([_order(paper, ours)] if len(found) > 1 else []), *([f"we have {count}"] if count else [])])
-    more = [_more(name) for name in recipes if name != one.recipe]
-    named = [row.removeprefix("eps=") for row in found]
-    return f"{words}: {_numbers(named, paper)}", _plain(ours), " ".join([f"{_upper(said)}{_size(one)}.", *more])
+
+
+def _named(one: Made, rows: Iterable[str]) -> str:
+    """Our models in the places of some of the paper's: one, or what their names have in common."""
+    names = dict.fromkeys(one.places[row] for row in rows if row in one.places) or one.places.values()
+    kinds = dict.fromkeys(name.partition("-")[0] for name in names)
+    return ", ".join(names if len(names) == 1 else (f"{kind}-..." for kind in kinds))
 
 
 def _upper(words: str) -> str:
@@ -178,7 +185,11 @@ def _sizes(one: Made) -> Cells:
 def _times(one: Made) -> Cells:
     rows = [row for row in one.values["numbers"] if row["section"] == TIMES and row["column"] in ("RS", "SAIF", "sAA")]
     paper, ours = ([row[whose] for row in rows] for whose in ("paper", "here"))
-    return _numbers([row["column"] for row in rows], paper), _plain(ours), f"In {TIMES}{_size(one)}."
+    return (
+        _numbers([row["column"] for row in rows], paper),
+        _plain(ours),
+        f"The unit is the time of sPGD_u{_size(one)}.",
+    )
 
 
 def _transfers(one: Made) -> Cells:
@@ -212,6 +223,9 @@ def _detectors(_: Made) -> Cells:
     return paper_words, ours, " ".join([f"Our model is {tasks[first].model}{_size(tasks[first])}.", *said])
 
 
+OWN = {"training-structured": _sizes, "runtime": _times, "transfer": _transfers, "detection": _detectors}
+
+
 def _figures() -> Iterator[list[str]]:
     found = {figure: recipe for recipe in RECIPES.values() for figure in recipe.figures}
     for figure in sorted([*found, "Figure 2"], key=lambda words: words.split()[1]):
@@ -243,8 +257,8 @@ def _curve(one: Made) -> Cells:
     left = {attack: table(label).value(section, model, attack) for attack in ends}
     paper = {attack: 100 - value if rates else value for attack, value in left.items() if value is not None}
     what = " of success rates" if rates else " at k = 20" if one.recipe == "sparsity" else " at the end of the curves"
-    ours = _plain([ends[attack] for attack in paper])
-    ours += f", SparseAnneal {ends['anneal']:.1f}" if "anneal" in ends else ""
+    extra = f", SparseAnneal {ends['anneal']:.1f}" if "anneal" in ends else ""
+    ours = f"{_plain([ends[attack] for attack in paper])}{extra} ({one.places[model]})"
     said = f"{_order(list(paper.values()), [ends[attack] for attack in paper], what)}{_size(one)}."
     return f"{model}: {_numbers(list(paper), list(paper.values()))}", ours, said
 

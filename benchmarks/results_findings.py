@@ -368,7 +368,7 @@ def _saa(recipe: str, budget: tuple[int, str] = PIXELS) -> Measured:
 
 def _lowest(record: str, attack: str) -> float:
     """Of all seeds, in percent."""
-    return min(100 * run["left"] / run["images"] for run in load(record)["runs"] if run["attack"] == attack)
+    return 100 * min(float(run["left"] / run["images"]) for run in load(record)["runs"] if run["attack"] == attack)
 
 
 def _after(record: str, attack: str, passes: int) -> float:
