@@ -181,14 +181,10 @@ class Made:
         """Of a table of one row: the numbers here or in the paper, by column."""
         return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
 
-    def has(self, section: str) -> bool:
-        return any(one["section"] == section for one in self.values["numbers"])
-
-    def value(self, section: str, row: str, column: str) -> float | None:
-        """A number of ours."""
-        wanted = (section, row, column)
-        found = (one["here"] for one in self.values["numbers"] if (one["section"], one["row"], one["column"]) == wanted)
-        return next(found, None)
+    def cells(self, section: str, row: str) -> dict[str, float]:
+        """The numbers of ours in a row, by column."""
+        found = [one for one in self.values["numbers"] if (one["section"], one["row"]) == (section, row)]
+        return {one["column"]: one["here"] for one in found if one["here"] is not None}
 
 
 def papers(results: Path) -> Iterator[Made]:

@@ -1,10 +1,14 @@
-"""The list at the end of docs/results.md: of every table and figure of the paper what was measured, and how."""
+"""The list at the end of docs/results.md: every table and figure of the paper, its numbers beside ours."""
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import combinations
 
-from records import RESULTS, SECTIONS, Made, beside_official, every_made, load, made, read, strongest, trained_by
-from results_findings import ANNEAL, DETECTION_ROWS, SPEED, TRAINING, map_scores, ratios
+from records import RESULTS, SECTIONS, Made, every_made, made, strongest, trained_by
+from results_findings import SPEED, ratios, transferred
+from results_models import TRAINING
 
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.experiments.training import POLICIES
@@ -12,83 +16,46 @@ from sparsepgd.reproduce.recipe import facts, table
 from sparsepgd.reproduce.recipes import RECIPES
 from sparsepgd.tables import markdown
 
-NOT_YET = "**not measured yet**"
+NOT_YET = "not measured yet"
 TENS, ONES = ("", "X"), ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 ORDER = [tens + ones for tens in TENS for ones in ONES]  # of the numbers of tables
-QUOTED = {"20": ("k=20",), "10_15": ("k=10",), "struct": tuple(one for one in SECTIONS if "cifar10" in one)}
-K = "k=20"
-Cells = list[str]  # ours and the paper's, models, size
+Cells = tuple[str, str, str]  # the paper's numbers, ours, a sentence
+
+DEFENCES = ("Vanilla", "sAT", "sTRADES")
+SHOWN = {  # of tables of models: which part, what it is called, which rows
+    "20": ("k=20", "k = 20", DEFENCES),
+    "10_15": ("k=10", "k = 10", DEFENCES),
+    "more": ("imagenet100, k=200", "k = 200", ("Vanilla", "PGD0-A", "sAT")),
+    "struct": ("cifar10, 1 patch 5x5", "5x5", ("Vanilla", "sTRADES-l0", "sTRADES-p5x5")),
+    "wm": ("circle 18x18, 208 pixels", "circle", ("eps=8/255", "eps=16/255", "eps=32/255", "eps=64/255")),
+}
+OPEN = {  # of tables made by several recipes: what one of them adds
+    "cifar100": "CIFAR-100",
+    "gtsrb": "GTSRB at 224x224",
+    "structured-imagenet": "224x224",
+}
+NEAREST = {"gtsrb": f" (similar: [at 32x32]({TRAINING}))"}  # what was measured instead
+BUDGETS = {  # of Table VII
+    "l0_1600": "1,600 pixels", "l0_3200": "3,200 pixels", "patch4x4_100": "100 patches", "patch4x4_200": "200 patches",
+}  # fmt: skip
+TIMES = "times the time of sPGD_u"
 
 
 def contents() -> Iterator[str]:
     """One line for each table and figure."""
     yield "## Each table and figure of the paper\n"
     yield (
-        "For tables of models, the third column gives the lowest robust accuracy of our models in any record, with the "
-        "attack and the number of images, and in square brackets the paper's value under sAA. For ablations it gives "
-        "the best setting. The last two columns describe the linked table; the paper uses 10,000 steps and, for "
-        "CIFAR-10, 10,000 images. [Reproducing the paper](reproducing.md) says how to compute a table.\n"
+        "The paper's robust accuracy is under sAA, ours is the lowest in any record; ablations show the best setting. "
+        f"The linked tables have all numbers, for {_usual()} unless the row says otherwise (paper: 10,000 steps). "
+        "[Reproducing the paper](reproducing.md) says how to compute them.\n"
     )
     labels = sorted(facts()["tables"], key=lambda label: ORDER.index(table(label).number))
-    tables = [[f"Table {table(label).number}", table(label).title, *_table(label)] for label in labels]
-    yield markdown(["paper", "subject", "ours [paper's]", "our models", "our runs"], [*tables, *_figures()]) + "\n"
+    tables = [_line(f"Table {table(label).number}", table(label).title, *_table(label)) for label in labels]
+    yield markdown(["paper", "subject", "the paper's", "ours", "difference"], [*tables, *_figures()]) + "\n"
 
 
-def _table(label: str) -> Cells:
-    if label in OWN:
-        return OWN[label]()
-    recipes = [recipe for recipe in RECIPES.values() if label in recipe.labels and not recipe.figures]
-    done = [recipe for recipe in recipes if recipe.name in _all()]
-    if not done:
-        return NEAREST[label]() if label in NEAREST else [NOT_YET, "", ""]
-    ones = [_all()[recipe.name] for recipe in done]
-    words = [f"[table]({one.link}): {_words(label, one)}" for one in ones]
-    missing = [f"{NOT_YET}: {SIMILAR.get(recipe.name, recipe.about)}" for recipe in recipes if recipe not in done]
-    models, sizes = [_models(one) for one in ones], [_size(one, queries=one.recipe not in SCANS) for one in ones]
-    if label in QUOTED:
-        every = {row for section in QUOTED[label] for row in table(label).cells[section]}
-        models[0] = f"{len(every & ones[0].places.keys())} of {len(every)}: {models[0]}"
-    return ["; ".join([*words, *missing]), "; ".join(models), "; ".join(sizes)]
-
-
-def _words(label: str, one: Made) -> str:
-    if one.recipe in SCANS or one.recipe in POLICIES:
-        return _ablation(one.recipe, one)
-    if sections := [section for section in QUOTED.get(label, ()) if one.has(section)]:
-        return "; ".join(_lowest(one, section) for section in sections)
-    return {"runtime": _times, "transfer": _transfers}.get(one.recipe, _ensembles)(one)
-
-
-def _ensembles(one: Made) -> str:
-    """Of every row under the strongest ensemble; the paper's under sAA."""
-    paper = {(row["section"], row["row"]): row["paper"] for row in one.values["numbers"] if row["column"] == "sAA"}
-    told: dict[str, list[str]] = {}
-    for row in one.values["numbers"]:
-        if row["column"] == "saa+" and row["here"] is not None:
-            place = f"{row['row']} {row['here']:.1f}{_bracket(paper[row['section'], row['row']])}"
-            told.setdefault(row["section"], []).append(place)
-    return "saa+: " + "; ".join(f"{section}: {', '.join(rows)}" for section, rows in told.items())
-
-
-def _times(one: Made) -> str:
-    rows = [row for row in one.values["numbers"] if row["section"] == "times the time of sPGD_u"]
-    rows = [row for row in rows if row["column"] != "sPGD_u"]
-    told = ", ".join(f"{row['column']} {row['here']:.1f}{_bracket(row['paper'])}" for row in rows)
-    return f"times the time of sPGD_u: {told}"
-
-
-def _transfers(one: Made) -> str:
-    """The strongest attack of each pair, which never stops early in the paper's column."""
-    told = []
-    for pair in dict.fromkeys(row["column"] for row in one.values["numbers"]):
-        mine = [row for row in one.values["numbers"] if row["column"] == pair]
-        best, theirs = (max(mine, key=lambda row, whose=whose: row[whose] or 0) for whose in ("here", "paper"))
-        told.append(f"{pair} {best['here']:.1f} by {best['row']}, [{theirs['paper']:.1f} by {theirs['row']}]")
-    return "success rate of the best attack: " + ", ".join(told)
-
-
-def _bracket(paper: float | None) -> str:
-    return "" if paper is None else f" [{paper:.1f}]"
+def _line(name: str, about: str, one: Made | None, cells: Cells) -> list[str]:
+    return [f"[{name}]({one.link})" if one else name, about, *cells]
 
 
 @cache
@@ -96,117 +63,210 @@ def _all() -> dict[str, Made]:
     return made()
 
 
-def _models(one: Made) -> str:
-    if not one.places:
-        return f"small networks on {one.record['data']}"
-    if all(ours.startswith("subject-") for ours in one.places.values()) and len(one.places) > 2:
-        return f"subjects for {', '.join(one.places)}"
-    return ", ".join(f"{ours} for {role}" for role, ours in one.places.items())
+@cache
+def _usual() -> str:
+    return Counter(map(_length, _all().values())).most_common(1)[0][0]
 
 
-def _size(one: Made, queries: bool = True) -> str:
-    words = f"{one.images}, {one.steps:,} steps"
-    return f"{words}, {one.queries:,} queries" if queries else words
+def _length(one: Made) -> str:
+    return f"{one.images} and {one.steps:,} steps"
 
 
-def _lowest(one: Made, section: str) -> str:
-    """Of every model of a section: ours, and the paper's."""
-    told = []
+def _size(one: Made) -> str:
+    return "" if _length(one) == _usual() else f" ({_length(one)})"
+
+
+def _numbers(names: Sequence[str], values: Sequence[float]) -> str:
+    return ", ".join(f"{name} {value:.1f}".strip() for name, value in zip(names, values, strict=True))
+
+
+def _plain(values: Sequence[float]) -> str:
+    return _numbers([""] * len(values), values)
+
+
+def _order(paper: Sequence[float], ours: Sequence[float], of: str = "") -> str:
+    pairs = combinations(zip(paper, ours, strict=True), 2)
+    same = all((a - c) * (b - d) >= 0 for (a, b), (c, d) in pairs)
+    return f"The order{of} {'is the same' if same else 'differs'}"
+
+
+def _table(label: str) -> tuple[Made | None, Cells]:
+    recipes = [recipe.name for recipe in RECIPES.values() if label in recipe.labels and not recipe.figures]
+    one = next((_all()[name] for name in recipes if name in _all()), None)
+    if one is None:
+        return None, _not_yet(label)
+    if label in SHOWN:
+        return one, _accuracies(label, one, recipes)
+    if one.recipe in SCANS or (one.recipe in POLICIES and one.recipe != "training-structured"):
+        return one, _settings(one)
+    return one, OWN[one.recipe](one)
+
+
+def _not_yet(label: str) -> Cells:
+    if label != "runtime":
+        return "", "", f"{NOT_YET.capitalize()}."
+    minutes = table(label).cells["minutes"]["sTRADES"]
+    shown = ("RS", "sPGD_u", "sAA")
+    similar = (
+        f"{NOT_YET.capitalize()} for all attacks; similar: [sPGD and Sparse-RS beside the authors' code]({SPEED})."
+    )
+    return ", ".join(f"{name} {minutes[name]:g}" for name in shown), "", similar
+
+
+def _accuracies(label: str, one: Made, recipes: list[str]) -> Cells:
+    """Of some models under the strongest attack; a model in its place may be measured in other records, too."""
+    section, words, wanted = SHOWN[label]
+    found = {row: value for row in wanted if (value := _lowest(one, section, row)) is not None}
+    cells = table(label).cells[section]
+    paper, ours = [cells[row]["sAA"] for row in found], list(found.values())
+    said = [_order(paper, ours)] if len(found) > 1 else []
+    if have := cells.keys() & one.places.keys():
+        said.append(f"we have {len(have)} of {len(cells)} models")
+    others = [_more(name) for name in recipes if name != one.recipe]
+    return (
+        f"{words}: {_numbers([row.removeprefix('eps=') for row in found], paper)}",
+        f"{_plain(ours)} ({_named(one, found)})",
+        " ".join([f"{_upper('; '.join(said))}{_size(one)}.", *others]),
+    )
+
+
+def _named(one: Made, rows: Iterable[str]) -> str:
+    """Our models in the places of some of the paper's: one, or what their names have in common."""
+    names = dict.fromkeys(one.places[row] for row in rows if row in one.places) or one.places.values()
+    kinds = dict.fromkeys(name.partition("-")[0] for name in names)
+    return ", ".join(names if len(names) == 1 else (f"{kind}-..." for kind in kinds))
+
+
+def _upper(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _lowest(one: Made, section: str, row: str) -> float | None:
+    values = [value for column, value in one.cells(section, row).items() if column != "clean"]
+    recipe = trained_by(one.record, one.places.get(row, ""))
+    low = strongest(RESULTS, recipe, SECTIONS[section]) if recipe and section in SECTIONS else None
+    return min([*values, *([low.percent] if low else [])], default=None)
+
+
+def _more(recipe: str) -> str:
+    """What another recipe adds to the row."""
+    if recipe not in _all():
+        return f"{OPEN[recipe]} is {NOT_YET}{NEAREST.get(recipe, '')}."
+    one = _all()[recipe]
     for number in one.values["numbers"]:
-        if number["section"] == section and number["column"] == "sAA" and number["here"] is not None:
-            recipe = trained_by(one.record, one.places[number["row"]])
-            found = strongest(RESULTS, recipe, SECTIONS[section]) or f"{number['here']:.1f}"
-            told.append(f"{number['row']} {found}{_bracket(number['paper'])}")
-    return f"{section.removeprefix('cifar10, ')}: {', '.join(told)}"
+        ours, paper = _lowest(one, number["section"], number["row"]), number["paper"]
+        if number["column"] == "sAA" and ours is not None and paper is not None:
+            where = f"[{number['section']}]({one.link})"
+            return f"On {where}, {number['row']} has {ours:.1f}, in the paper {paper:.1f}{_size(one)}."
+    return f"See also [{OPEN[recipe]}]({one.link})."
 
 
-def _ablation(recipe: str, one: Made) -> str:
-    if recipe == "training-structured":
-        rows = [(row["row"], row["here"], row["paper"]) for row in one.values["numbers"] if row["column"] == "sAA"]
-        return "sAA: " + ", ".join(f"{row} {here:.1f} [{paper:.1f}]" for row, here, paper in rows)
-    best = min if recipe in SCANS else max
-    ours, paper = (_best(one.row(whose), best) for whose in ("here", "paper"))
-    return f"{'strongest' if recipe in SCANS else 'best'} with {ours}; the paper's with {paper}"
+def _settings(one: Made) -> Cells:
+    """The best setting: the strongest attack or the most robust network."""
+    best = min if one.recipe in SCANS else max
+    here, paper = one.row("here"), one.row("paper")
+    spread = [max(row.values()) - min(row.values()) for row in (here, paper)]
+    said = f"The values vary by {spread[0]:.1f} points, in the paper by {spread[1]:.1f}{_size(one)}."
+    return _best(paper, best), f"{_best(here, best)} ({one.model or one.record['data']})", said
 
 
 def _best(row: dict[str, float], best: Callable[..., float]) -> str:
     value = best(row.values())
-    return f"{' or '.join(column for column, one in row.items() if one == value)} ({value:.1f})"
+    return f"{value:.1f} with {' or '.join(column for column, one in row.items() if one == value)}"
 
 
-SIMILAR = {"gtsrb": f"GTSRB at 224x224; similar: [GTSRB at 32x32, k = 12]({TRAINING})"}  # of recipes without a record
+def _sizes(one: Made) -> Cells:
+    rows = [row for row in one.values["numbers"] if row["column"] == "sAA"]
+    paper, ours = ([row[whose] for row in rows] for whose in ("paper", "here"))
+    names = [row["row"] for row in rows]
+    return _numbers(names, paper), f"{_plain(ours)} ({one.record['data']})", f"{_order(paper, ours)}{_size(one)}."
 
 
-def _watermarks() -> Cells:
-    record = load("anneal-structures-small-strades")
-    words = f"{NOT_YET} at 224x224; similar: [a disc of 18x18 in 32x32, eps = 16/255]({ANNEAL})"
-    return [words, "small-plain, small-strades", f"{record['images']:,} images, {record['runs'][0]['steps']} steps"]
+def _times(one: Made) -> Cells:
+    rows = [row for row in one.values["numbers"] if row["section"] == TIMES and row["column"] in ("RS", "SAIF", "sAA")]
+    paper, ours = ([row[whose] for row in rows] for whose in ("paper", "here"))
+    return (
+        _numbers([row["column"] for row in rows], paper),
+        _plain(ours),
+        f"The unit is the time of sPGD_u{_size(one)}.",
+    )
 
 
-def _runtime() -> Cells:
-    records = read(RESULTS, "speed").values()
-    images = sorted({pair.images for record in records for pair in beside_official(record)})
-    words = f"{NOT_YET} for all attacks; similar: [sPGD and Sparse-RS, and the authors' code]({SPEED})"
-    return [words, ", ".join(sorted({record["model"] for record in records})), f"{images[0]} to {images[-1]:,} images"]
+def _transfers(one: Made) -> Cells:
+    names = ("sPGD_u", "sPGD_p", "RS")
+    whole, early = transferred(one), transferred(one, "early stop on the source")["sPGD_u"]
+    paper = [statistics.mean(table("trans").cells["success rate"][name].values()) for name in names]
+    said = (
+        f"Means on {one.record['data']}. If it stops on success, sPGD_u has {early:.1f}; the paper does not say which "
+        f"it does{_size(one)}."
+    )
+    return _numbers(names, paper), _plain([whole[name] for name in names]), said
 
 
-def _detection_scores(one: Made) -> str:
-    """mAP under every attack, of every task and budget that was measured."""
-    told = []
-    for task in one.places:
-        for row, words in DETECTION_ROWS.items():
-            if here := map_scores(one, task, row):
-                paper = table("yolo").cells[task][row]
-                each = [f"{column} {value:.1f}{_bracket(paper.get(column))}" for column, value in here.items()]
-                told.append(f"{task}, {words}: {', '.join(each)}")
-    return "; ".join(told)
-
-
-def _detectors() -> Cells:
+def _detectors(_: Made) -> Cells:
     """From all records of the recipe: one may be of detection, another of segmentation."""
-    ones = every_made().get("detection", [])
-    if not ones:
-        return [NOT_YET, "", ""]
-    words = [f"[table]({ones[0].link}): {'; '.join(map(_detection_scores, ones))}"]
-    measured = {
-        (task, row) for one in ones for task in one.places for row in DETECTION_ROWS if map_scores(one, task, row)
-    }
-    open_rows = [words for row, words in DETECTION_ROWS.items() if not any(row == place for _, place in measured)]
-    if missing := [*({"detection", "segmentation"} - {task for task, _ in measured}), *open_rows]:
-        words.append(f"{NOT_YET} with all attacks: {', '.join(missing)}")
-    models = [f"{model} ({task}) for YOLOv8-M" for one in ones for task, model in one.places.items()]
-    return ["; ".join(words), ", ".join(models), "; ".join(dict.fromkeys(map(_size, ones)))]
+    tasks = {task: one for one in reversed(every_made()["detection"]) for task in one.places}
+    first, cells = next(iter(sorted(tasks))), table("yolo").cells
+    here, paper = tasks[first].cells(first, "l0_1600"), cells[first]["l0_1600"]
+    names = [name for name in paper if name != "clean" and name in here]
+    said = [
+        f"In {task}, sPGD reaches {tasks[task].cells(task, 'l0_1600')['sPGD']:.1f} (paper: "
+        f"{cells[task]['l0_1600']['sPGD']:.1f})."
+        for task in sorted(tasks.keys() - {first})
+    ]
+    done = {row for task, one in tasks.items() for row in BUDGETS if one.cells(task, row).keys() > {"clean"}}
+    missing = [*sorted(cells.keys() - tasks.keys()), *(words for row, words in BUDGETS.items() if row not in done)]
+    if missing:
+        said.append(f"{_upper(', '.join(missing))} are {NOT_YET} with all attacks.")
+    ours = _plain([here[name] for name in names]) + (f", SparseAnneal {here['anneal']:.1f}" if "anneal" in here else "")
+    paper_words = f"{first}, {BUDGETS['l0_1600']}: {_numbers(names, [paper[name] for name in names])}"
+    return paper_words, ours, " ".join([f"Our model is {tasks[first].model}{_size(tasks[first])}.", *said])
 
 
-NEAREST = {"wm": _watermarks, "runtime": _runtime}  # of tables that were not made
-OWN = {"yolo": _detectors}
+OWN = {"training-structured": _sizes, "runtime": _times, "transfer": _transfers, "detection": _detectors}
 
 
 def _figures() -> Iterator[list[str]]:
     found = {figure: recipe for recipe in RECIPES.values() for figure in recipe.figures}
     for figure in sorted([*found, "Figure 2"], key=lambda words: words.split()[1]):
         if figure not in found:
-            yield [figure, "a drawing of the method", "nothing to measure", "", ""]
-        elif found[figure].name in _all():
-            one = _all()[found[figure].name]
-            yield [figure, found[figure].about, f"[table]({one.link}): {_curve(one)}", _models(one), _size(one)]
+            yield _line(figure, "a drawing of the method", None, ("", "", "There is nothing to measure."))
+        elif one := _all().get(found[figure].name):
+            yield _line(figure, found[figure].about, one, FIGURES.get(one.recipe, _curve)(one))
         else:
-            yield [figure, found[figure].about, NOT_YET, "", ""]
+            yield _line(figure, found[figure].about, None, ("", "", f"{NOT_YET.capitalize()}."))
 
 
-def _curve(one: Made) -> str:
-    """A few of its numbers; the paper prints none, but its curves end in Tables I and II."""
-    if one.recipe == "ratio":
-        return f"at k = 3: {', '.join(f'{name} {share:.2f}' for name, share in ratios(one, 3))} [above 0.95]"
-    if one.recipe == "pictures":
-        return "pictures"
-    numbers = [row for row in one.values["numbers"] if row["row"] in one.places and "mean" not in row["section"]]
-    model = "sTRADES" if "sTRADES" in one.places else numbers[0]["row"]
-    rate, ends = any("rate" in row["section"] for row in numbers), {}
-    for row in (row for row in numbers if row["row"] == model and not (row["column"][0] == "k" and row["column"] != K)):
-        attack = row["column"] if rate else row["section"]
-        end = ("more", "imagenet100, k=200") if one.recipe == "iterations-imagenet" else ("20", "k=20")
-        paper = row["paper"] if rate else table(end[0]).value(end[1], model, attack)
-        ends[attack] = f"{attack} {row['here']:.1f}{_bracket(paper)}"
-    what = "success rate" if rate else "at k = 20" if one.recipe == "sparsity" else "at the end"
-    return f"{what}, {model}: {', '.join(ends.values())}"
+def _ratio(one: Made) -> Cells:
+    least = [f"{min(ratios(one, k)):.2f} at k = {k}" for k in (3, 5)]
+    return "above 0.95 for k < 5", ", ".join(least), f"Our model is {one.model}{_size(one)}."
+
+
+def _pictures(one: Made) -> Cells:
+    return "pictures", "pictures", f"Ours are of {one.model}, the paper's of ImageNet-100{_size(one)}."
+
+
+def _curve(one: Made) -> Cells:
+    """The end of its curves, or its success rates; the paper prints no numbers, but its curves end in a table."""
+    model = "sTRADES" if "sTRADES" in one.places else next(iter(one.places))
+    label, section = ("more", "imagenet100, k=200") if one.recipe == "iterations-imagenet" else ("20", "k=20")
+    rates = one.cells("success rate, %", model)
+    ends = rates or {
+        attack: value for attack in ("sPGD_p", "sPGD_u", "RS", "anneal") for value in _end(one, attack, model)
+    }
+    left = {attack: table(label).value(section, model, attack) for attack in ends}
+    paper = {attack: 100 - value if rates else value for attack, value in left.items() if value is not None}
+    what = " of success rates" if rates else " at k = 20" if one.recipe == "sparsity" else " at the end of the curves"
+    extra = f", SparseAnneal {ends['anneal']:.1f}" if "anneal" in ends else ""
+    ours = f"{_plain([ends[attack] for attack in paper])}{extra} ({one.places[model]})"
+    said = f"{_order(list(paper.values()), [ends[attack] for attack in paper], what)}{_size(one)}."
+    return f"{model}: {_numbers(list(paper), list(paper.values()))}", ours, said
+
+
+def _end(one: Made, attack: str, model: str) -> list[float]:
+    """The last number of a curve, or that at k = 20; [] where there is none."""
+    values = one.cells(attack, model)
+    return [values["k=20"]] if "k=20" in values else list(values.values())[-1:]
+
+
+FIGURES = {"ratio": _ratio, "pictures": _pictures}

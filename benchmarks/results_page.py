@@ -12,6 +12,7 @@ from pathlib import Path
 from records import RESULTS, SINCE, Record, Records, file_of, hardware, listed, missing, read, told, values_at
 from results_contents import contents
 from results_findings import findings
+from results_models import models as models_beside_the_papers
 from results_paper import figures, shown, tables_of_the_paper
 from results_sections import cascades, comparisons, detections, speeds, subjects, trainings, variants
 
@@ -27,9 +28,9 @@ SUMMARY = f"""{WRITTEN}# Results
 
 This page compares our measurements with those of the paper: {facts()["source"]}.
 
-Every number of ours comes from a record in `benchmarks/results`. If a model was measured several times with the same
-budget, the page gives the lowest robust accuracy. The links lead to [All tables](tables.md), with intervals, commands
-and hardware. [Reading the numbers](interpreting.md) explains what a robust accuracy means.
+Every number of ours comes from a record. If a model was measured several times with one budget, the lowest robust
+accuracy counts ([what it means](interpreting.md)). The links lead to [all tables](tables.md), with intervals, commands
+and hardware.
 """
 INTRODUCTION = f"""{WRITTEN}# All tables
 
@@ -52,7 +53,7 @@ MODEL = ["model", "network", "trained by", "epochs", "seconds", "hardware", "cle
 
 def summary() -> str:
     """docs/results.md."""
-    return "\n".join([SUMMARY, *findings(), *contents()])
+    return "\n".join([SUMMARY, *models_beside_the_papers(), *findings(), *contents()])
 
 
 def page(results: Path = RESULTS, cards: tuple[Path, ...] = CARDS) -> str:

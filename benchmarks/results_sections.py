@@ -19,6 +19,7 @@ from records import (
     told,
     torch_version,
 )
+from results_models import not_attacked
 
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
@@ -73,6 +74,11 @@ def trainings(records: Records) -> Iterator[str]:
         f"robust accuracy of {theirs['sAA']['gtsrb at 32x32, k=12']['sTRADES']:.1f} % for sTRADES under sAA "
         f"({theirs['source']}).\n"
     )
+    if waiting := not_attacked():
+        yield (
+            f"SparseAnneal has not been run yet on {', '.join(waiting)}, so their robust accuracy may be well below "
+            "the lowest value.\n"
+        )
     if notes:
         yield listed(told(notes))
 
@@ -83,7 +89,8 @@ def subjects(records: Records) -> Iterator[str]:
     first = next(iter(records.values()))
     yield (
         "The small networks in `weights/subjects` take the place of the paper's models: `spgd reproduce` uses them by "
-        "default. Accuracy is in percent. Epochs and seconds are given for all stages together, with "
+        "default. Accuracy is in percent. Each is evaluated with the budget that it was trained for, or with k = 20. "
+        "Epochs and seconds are given for all stages together, with "
         f"{first['trainings at once']} trainings at once on one {hardware(first)}.\n"
     )
     rows = []
