@@ -26,7 +26,7 @@ ROLES = {  # the paper's model whose place a recipe takes; of subjects, `spgd re
     "cifar10-anneal-union": "SparseAnneal-all",
     "gtsrb-plain": "Vanilla",
     "gtsrb-strades": "sTRADES",
-    "gtsrb-anneal": "SparseAnneal",
+    "gtsrb-anneal": "SparseAnneal+RS",
 } | {(source or "").removeprefix("zoo:"): role for role, source in {**STRUCTURED, **UNSTRUCTURED}.items()}
 LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # what the authors' later work calls a budget
 ORDER = [*UNSTRUCTURED, *STRUCTURED]

@@ -14,7 +14,7 @@ from results_contents import contents
 from results_findings import findings
 from results_models import models as models_beside_the_papers
 from results_paper import figures, shown, tables_of_the_paper
-from results_sections import cascades, comparisons, detections, speeds, subjects, trainings, variants
+from results_sections import cascades, comparisons, detections, other_seeds, speeds, subjects, trainings, variants
 
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
@@ -40,6 +40,7 @@ older record does not say. [Reading the numbers](interpreting.md) explains what 
 """
 SECTIONS: dict[str, Callable[[Records], Iterator[str]]] = {  # by the kind of record, in the order of the page
     "train": trainings,
+    "seed": other_seeds,
     "subject": subjects,
     "saa": cascades,
     "speed": speeds,

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 
 from records import (
     PAIR,
@@ -14,6 +15,7 @@ from records import (
     file_of,
     hardware,
     listed,
+    load,
     recipe_of,
     strongest,
     told,
@@ -81,6 +83,24 @@ def trainings(records: Records) -> Iterator[str]:
         )
     if notes:
         yield listed(told(notes))
+
+
+def other_seeds(records: Records) -> Iterator[str]:
+    """Trainings that were repeated with another seed, beside the first one."""
+    yield "## Other training seeds\n"
+    rows = []
+    for name, record in records.items():
+        recipe = Path(record["recipe"]).stem
+        for file, one in ((f"train-{recipe}", load(f"train-{recipe}")), (name, record)):
+            saa, plus = one["saa"], [f"{100 * figure['robust_accuracy']:.1f}" for figure in one["saa+"]]
+            cells = [f"{100 * one['clean']:.1f}", f"{100 * saa['robust_accuracy']:.1f}", ", ".join(plus)]
+            rows.append([recipe, str(one["seed"]), f"{one['all stages']['seconds']:.0f}", *cells, file_of(file)])
+    yield markdown(["recipe", "training seed", "seconds", "clean", "sAA", "saa+", "record"], rows) + "\n"
+    yield (
+        "Accuracy is in percent, robust accuracy on the first 1,000 test images: sAA with 300 steps, saa+ with 6,000, "
+        "both with 10,000 queries, one value per seed of the attack. Seconds are those of all stages; trainings that "
+        "ran beside others take longer.\n"
+    )
 
 
 def subjects(records: Records) -> Iterator[str]:

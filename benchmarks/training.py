@@ -15,7 +15,7 @@ ensemble is the short one that the training itself measured at its end, before t
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --seed 1 \\
         --ship prn18-anneal-1 --weights other --seeds 3
 
-`--seed`: of the training, in all stages; the record then goes to train-NAME-seed-1.json. `--runs` must be a folder
+`--seed`: of the training, in all stages; the record then goes to seed-NAME-1.json. `--runs` must be a folder
 without runs of other seeds.
 """
 
@@ -221,7 +221,7 @@ def main() -> None:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names:
-        file = args.out / f"train-{name}{f'-seed-{args.seed}' * (args.seed > 0)}.json"
+        file = args.out / (f"seed-{name}-{args.seed}.json" if args.seed else f"train-{name}.json")
         if args.only_train:
             print(trained(name, args.ship if name == args.names[-1] else None, args), flush=True)
         elif not file.is_file():
