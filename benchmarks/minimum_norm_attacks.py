@@ -21,7 +21,7 @@ PIXELS, FEATURES = "pixels", "features"
 PATTERNS: dict[str, sp.Pattern] = {PIXELS: sp.Pixels(), FEATURES: sp.Features()}
 
 CHECKS = 2  # passes that our attacks spend on the clean images and on the verification of the result,
-CONFIRMED = 10  # and, SparseAnneal, on successes, each of which is confirmed by one more forward
+CONFIRMED = 14  # and, SparseAnneal, on successes, each of which is confirmed by one more forward: up to 28 of them
 VFGA_SAMPLES = 10  # of each sign, as adv-lib has it
 BB_SEARCH = 10  # forwards towards the boundary, as foolbox has it
 BB_CHECKS = 2  # forwards: of the starting points, and of the images that are returned

@@ -311,9 +311,33 @@ class Noted(sp.SparseAnneal):
 def test_cycles_come_down_to_four_times_as_many_groups_until_there_is_a_success(k: int, expected: list[int]) -> None:
     """Of 1,024 pixels, the first to 8 of them; all together do not do."""
     x = torch.full((1, 1, 32, 32), 0.5)
-    attack = Noted(sp.Budget(k), 60, early_stop=False)
+    attack = Noted(sp.Budget(k), 70, early_stop=False)
     assert not bool(attack(Linear(torch.ones(1, 32, 32), -1025.0), x, torch.tensor([0])).fooled)
     assert [int(state.cycle.k) for state in attack.begun] == expected
+
+
+@pytest.mark.parametrize(("needed", "again"), [(20, False), (60, True)])
+def test_three_cycles_begin_at_the_clean_image_where_a_success_has_many_groups(needed: int, again: bool) -> None:
+    """The weights differ, so that the first cycle succeeds on its way down."""
+    weight, x = torch.linspace(1.0, 1.1, 1024).view(1, 32, 32), torch.full((1, 1, 32, 32), 0.5)
+    attack = Noted(sp.Budget(1024), 60, early_stop=False)
+    attack(Linear(weight, -0.5 * float(weight.sum()) - 0.55 * (needed - 0.5)), x, torch.tensor([0]))
+    assert all(needed <= int(state.limit) + 1 < 1024 for state in attack.begun)
+    assert [bool((state.now.delta == 0).all()) for state in attack.begun[:3]] == [again, again, False]
+
+
+def test_only_the_first_cycle_of_a_search_for_the_fewest_groups_has_twenty_steps() -> None:
+    x, lengths = torch.full((1, 1, 32, 32), 0.5), []
+
+    class Timed(sp.SparseAnneal):
+        def aim(self, state: Any) -> loop.Aim:
+            lengths.append(int(state.cycle.length))
+            return super().aim(state)
+
+    for early_stop, first in ((False, 20), (True, 10)):
+        lengths.clear()
+        Timed(sp.Budget(1024), 50, early_stop=early_stop)(Linear(torch.ones(1, 32, 32), -1025.0), x, torch.tensor([0]))
+        assert lengths == [first] * (first + 1) + [10] * (49 - first)
 
 
 def test_after_a_success_the_next_cycle_begins_there_with_one_group_fewer() -> None:

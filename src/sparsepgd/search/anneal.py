@@ -63,10 +63,12 @@ ANNEALED = CycleSettings(
 )
 MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
 FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
-PART = 128  # the first cycle of a minimum-norm search comes down to this part of all groups,
+FIRST = 20  # steps of the first cycle of a minimum-norm search
+PART = 128  # it comes down to this part of all groups,
 RISE = 4  # each later one to so many times as many as the one before, until there is a success,
 DEEPEST = 0.3  # and then to a share of the fewest so far: from this share on, drawn evenly
-FEW = 32  # groups: with more of them, a minimum-norm search has no local search, which replaces few at a time
+FEW = 32  # groups: with fewer of them, a minimum-norm search does not begin at the clean image again; with more it has
+# no local search, which replaces few at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +147,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 6 if self.early_stop else 7
+        return 6 if self.early_stop else 8
 
     @property
     def keeps(self) -> Keeps:
@@ -154,8 +156,8 @@ class SparseAnneal(Stepwise[State]):
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
         zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         settings, clean = settings_for(threat), _clean(threat, images)
-        length = min(settings.length, self.steps - 1)
         whole = self.early_stop or threat.overlapping
+        length = min(settings.length if whole else FIRST, self.steps - 1)
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(settings.widths), number + settings.size
         cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, clean.v == 0, number > 0, zero)
@@ -255,11 +257,11 @@ class SparseAnneal(Stepwise[State]):
     def _towards_fewer(self, state: State, cycle: Cycle, draw: Tensor) -> Cycle:
         """The next cycle in a minimum-norm search of groups that do not overlap. Without a success so far it comes down
         to more groups than the last one, otherwise to a share of the fewest so far. Where the last point is a success,
-        it begins there, with one group fewer and undisturbed. `draw`: (B,), uniform in [0, 1)."""
+        and no start is due, it begins there, with one group fewer and undisturbed. `draw`: (B,), uniform in [0, 1)."""
         solved = state.limit < self.budget.k
         fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draw)).long().clamp(min=1)
         k = torch.where(solved, fewer, (RISE * state.cycle.k).clamp(max=self.budget.k))
-        onward = solved & state.margin.isinf()
+        onward = solved & state.margin.isinf() & ~self._from_clean(ANNEALED, state, cycle)
         return dataclasses.replace(
             cycle,
             k=k,
@@ -283,8 +285,14 @@ class SparseAnneal(Stepwise[State]):
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
             point = Point(delta, state.best.v)
-        start = (cycle.number < settings_for(threat).starts) & (state.limit == self.budget.k)
-        return Point(*(torch.where(column(start), 0.0, one) for one in (images.clip(point.delta), point.v)))
+        clean = column(self._from_clean(settings_for(threat), state, cycle))
+        return Point(*(torch.where(clean, 0.0, one) for one in (images.clip(point.delta), point.v)))
+
+    def _from_clean(self, settings: CycleSettings, state: State, cycle: Cycle) -> Tensor:
+        """(B,) bool: whether the cycle begins at the clean image. The first ones do; in a minimum-norm search only as
+        long as there is no success or it has many groups."""
+        many = (state.limit == self.budget.k) | (state.limit >= FEW)
+        return (cycle.number < settings.starts) & many
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
