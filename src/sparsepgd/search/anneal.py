@@ -298,7 +298,7 @@ class SparseAnneal(Stepwise[State]):
 
     def _vary(self, threat: Threat, images: Images, state: State, step: Tensor, noise: Noise) -> Point:
         """A random variation of the best point."""
-        kept = Change(state.best.v > 0, images.clip(state.best.delta))
+        kept = Change(state.best.v > 0, images.clip(state.best.delta) * threat.expand(state.best.v))
         sizes = numbers(images, kept.mask)
         draws = torch.split(noise.uniform(Stream.VARIATION, images.index, step, (sum(sizes),)), list(sizes), 1)
         new = varied(self.budget, images, kept, draws, state.cycle.side, state.cycle.side == 1, state.limit)

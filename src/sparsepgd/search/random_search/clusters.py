@@ -7,14 +7,15 @@ a new colour is follows from those that stayed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparsepgd.kernels import kernels
 from sparsepgd.search.loop import Images
-from sparsepgd.search.moves import around
 from sparsepgd.threat import Budget
 
 ANYWHERE = 0.5  # of the single points; the others come beside points that are changed already
@@ -63,25 +64,33 @@ def varied(
             *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
         )
     place, other, colour, coin = draws
-    tune = (coin[:, 0] < TUNE) & single & kept.mask.flatten(1).any(1)
-    old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
+    flat = kept.mask.flatten(1)
+    tune = (coin[:, 0] < TUNE) & single & flat.any(1)
+    old = other.masked_fill(~flat, 0.0).argmax(1)  # one of the points that are changed already
     new = _place(place, kept, images, single)
-    added = _square(torch.where(tune, old, new), side, kept.mask)
-    if images.usable is not None:
-        added &= images.usable
-    excess = (kept.mask | added).flatten(1).sum(1) - (budget.k if k is None else k)
-    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, most)
+    added = _square(torch.where(tune, old, new), side, kept.mask, images.usable, most)
+    mask = flat.scatter(1, added, True)
+    excess = mask.sum(1) - (budget.k if k is None else k)
+    dropped, gone = _dropped(kept.mask, added, old, other, excess, most)
+    mask.scatter_(1, dropped, mask.gather(1, dropped) & ~gone)
 
     shown = _at(kept.value, old)
     fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
-    fresh = _with_room(fresh, _at(images.low - images.x, new), _at(images.high - images.x, new))
-    beside = _at(around(kept.value) / around(kept.mask.float()).clamp(min=1e-3), new)
+    fresh = _with_room(fresh, *(_at(end, new) - _at(images.x, new) for end in (images.low, images.high)))
+    beside = _around(kept.value, new) / _around(kept.mask, new).clamp(min=1e-3)
     copy = (coin[:, 3] < COPY) & single & (beside != 0).any(1)
     near = torch.where(tune[:, None], shown, beside)
     near = near + near.abs().amax(1, keepdim=True) * wiggle
-    value = torch.where((tune | copy)[:, None], near, fresh)[:, :, None, None]
-    value = torch.where(added, value, kept.value).clamp(images.low - images.x, images.high - images.x)
-    return Change(mask, torch.where(mask, value.float(), 0.0))
+    colour = torch.where((tune | copy)[:, None], near, fresh)
+
+    points, lanes = flat.shape[1], kept.mask.shape[1]  # of these there is 1, or C where channels count alone
+    value, x, low, high = (each.view(len(flat), -1, points) for each in (kept.value, images.x, images.low, images.high))
+    added, dropped = (each[:, None].expand(-1, value.shape[1], -1) for each in (added, dropped))
+    x, low, high = (each.gather(2, added) for each in (x, low, high))
+    colour = colour.view(len(flat), -1, lanes).gather(2, added // (points // lanes)).clamp(low - x, high - x)
+    # those that go and those that come; the others are in their box already
+    value = value.scatter(2, dropped, value.gather(2, dropped).masked_fill_(gone[:, None], 0.0))
+    return Change(mask.view_as(kept.mask), value.scatter_(2, added, colour.float()).view_as(kept.value))
 
 
 def _fresh(strength: Tensor, eps: float, colour: Tensor, coin: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,27 +111,39 @@ def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def _place(draw: Tensor, kept: Change, images: Images, single: Tensor) -> Tensor:
     """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones."""
-    free = ~kept.mask if images.usable is None else ~kept.mask & images.usable
-    near = (around(kept.mask.float()) * free).flatten(1)
-    near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
+    taken = (kept.mask if images.usable is None else kept.mask | ~images.usable).flatten(1)
+    near = _beside(kept.mask).flatten(1).masked_fill_(taken, 0.0)
+    near /= near.sum(1, keepdim=True).clamp(min=1e-9)
     share = torch.where(single, 1 - ANYWHERE, 0.0)[:, None]
-    race = draw.log() / ((1 - share) / near.shape[1] + share * near)  # the largest: drawn with these weights
-    race = torch.where(free.flatten(1), race, -1e30 * (2 - draw))  # none is free: one that is changed already
+    race = draw.log() / near.mul_(share).add_((1 - share) / near.shape[1])  # the largest: drawn with these weights
+    race = torch.where(taken, -1e30 * (2 - draw), race)  # none is free: one that is changed already
     if images.usable is not None:
         race = race.masked_fill(~images.usable.flatten(1), -torch.inf)
     return race.argmax(1)
 
 
-def _dropped(mask: Tensor, added: Tensor, old: Tensor, draw: Tensor, excess: Tensor, most: int) -> Tensor:
-    """Points that go back to clean, `excess` (B,) of them, at most `most`: those nearest to an old one, drawn at
-    random."""
-    channel, row, column = _coordinates(old, mask)
-    here = _coordinates(torch.arange(mask[0].numel(), device=mask.device), mask)
-    away = (here[1] - row[:, None]).abs() + (here[2] - column[:, None]).abs()
-    away = away + (here[0] != channel[:, None]) * sum(mask.shape[2:])
-    nearest = (-away - draw / 2).masked_fill(~(mask & ~added).flatten(1), -torch.inf).topk(most)
-    gone = torch.arange(most, device=mask.device) < excess[:, None]
-    return torch.zeros_like(mask.flatten(1)).scatter(1, nearest.indices, gone).view_as(mask)
+def _beside(mask: Tensor) -> Tensor:
+    """(B, *grid), the share of the 3x3 square around each point that is changed; beyond the border there is nothing."""
+    count = F.pad(mask.view(torch.uint8), (1, 1, 1, 1))
+    count = count[..., :-2, :] + count[..., 1:-1, :] + count[..., 2:, :]
+    return (count[..., :-2] + count[..., 1:-1] + count[..., 2:]).float().div_(9)
+
+
+def _dropped(
+    mask: Tensor, added: Tensor, old: Tensor, draw: Tensor, excess: Tensor, most: int
+) -> tuple[Tensor, Tensor]:
+    """(B, most) points and whether they go back to clean, `excess` (B,) of them: those nearest to an old one, drawn at
+    random. `added`: (B, n), points that stay."""
+    apart = [
+        (torch.arange(n, device=mask.device) - at[:, None]).abs().float()
+        for n, at in zip(mask.shape[1:], _coordinates(old, mask), strict=True)
+    ]
+    away = apart[1][:, None, :, None] + apart[2][:, None, None, :]
+    if mask.shape[1] > 1:
+        away = away + (apart[0] > 0)[:, :, None, None] * sum(mask.shape[2:])
+    nearest = away.flatten(1).add(draw, alpha=0.5).neg_().masked_fill_(~mask.flatten(1), -torch.inf)
+    nearest = nearest.scatter_(1, added, -torch.inf).topk(most)
+    return nearest.indices, torch.arange(most, device=mask.device) < excess[:, None]
 
 
 def _at(values: Tensor, place: Tensor) -> Tensor:
@@ -131,15 +152,34 @@ def _at(values: Tensor, place: Tensor) -> Tensor:
     return flat.gather(2, (place % flat.shape[2])[:, None, None].expand(-1, flat.shape[1], 1))[:, :, 0]
 
 
+def _around(values: Tensor, place: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C), the mean over the 3x3 square around points (B,) of the flat grid; beyond the border
+    there is nothing."""
+    (height, width), step = values.shape[2:], torch.arange(-1, 2, device=values.device)
+    _, row, column = _coordinates(place, values)
+    rows, columns = (row[:, None] + step)[:, :, None], (column[:, None] + step)[:, None]
+    inside = ((rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)).flatten(1)
+    spot = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
+    found = values.flatten(2).gather(2, spot[:, None].expand(-1, values.shape[1], -1)).float() * inside[:, None]
+    total: Tensor = sum(found.unbind(2), torch.zeros_like(found[:, :, 0]))
+    return total / 9
+
+
 def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     height, width = grid.shape[2:]
     return place // (height * width), place // width % height, place % width
 
 
-def _square(corner: Tensor, side: Tensor, grid: Tensor) -> Tensor:
-    """(B, *grid) bool, the square with that first corner, as far as it lies within the image."""
-    channel, row, column = (each[:, None] for each in _coordinates(corner, grid))
-    c, h, w = (torch.arange(n, device=grid.device) for n in grid.shape[1:])
-    rows = (h >= row) & (h < row + side[:, None])
-    columns = (w >= column) & (w < column + side[:, None])
-    return (c == channel)[:, :, None, None] & rows[:, None, :, None] & columns[:, None, None, :]
+def _square(corner: Tensor, side: Tensor, grid: Tensor, usable: Tensor | None, most: int) -> Tensor:
+    """(B, n) points of the square with that first corner, at most `most`, as far as it lies within the image and is
+    usable; in the place of those that do not, the corner itself."""
+    (height, width), step = grid.shape[2:], torch.arange(math.isqrt(most), device=grid.device)
+    _, row, column = _coordinates(corner, grid)
+    down, right = step[:, None], step
+    inside = (step < side[:, None]) & (step < height - row[:, None])
+    across = (step < side[:, None]) & (step < width - column[:, None])
+    inside = (inside[:, :, None] & across[:, None]).flatten(1)
+    points = torch.where(inside, corner[:, None] + (down * width + right).flatten(), corner[:, None])
+    if usable is None:
+        return points
+    return torch.where(usable.flatten(1).gather(1, points), points, corner[:, None])
