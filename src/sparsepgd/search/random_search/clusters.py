@@ -64,20 +64,21 @@ def varied(
             *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
         )
     place, other, colour, coin = draws
-    flat = kept.mask.flatten(1)
+    flat, crowd = kept.mask.flatten(1), _crowd(kept.mask)
+    taken = flat.float()
+    old = (other * taken).argmax(1)  # one of the points that are changed already
     tune = (coin[:, 0] < TUNE) & single & flat.any(1)
-    old = other.masked_fill(~flat, 0.0).argmax(1)  # one of the points that are changed already
-    new = _place(place, kept, images, single)
+    new = _place(place, flat, crowd.flatten(1) * (1 - taken), images, single)
     added = _square(torch.where(tune, old, new), side, kept.mask, images.usable, most)
     mask = flat.scatter(1, added, True)
     excess = mask.sum(1) - (budget.k if k is None else k)
     dropped, gone = _dropped(kept.mask, added, old, other, excess, most)
     mask.scatter_(1, dropped, mask.gather(1, dropped) & ~gone)
 
-    shown = _at(kept.value, old)
+    (shown,), (x, low, high, changed) = _at(old, kept.value), _at(new, images.x, images.low, images.high, crowd)
     fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
-    fresh = _with_room(fresh, *(_at(end, new) - _at(images.x, new) for end in (images.low, images.high)))
-    beside = _around(kept.value, new) / _around(kept.mask, new).clamp(min=1e-3)
+    fresh = _with_room(fresh, low - x, high - x)
+    beside = _around(kept.value, new) / changed.clamp(min=1e-3)
     copy = (coin[:, 3] < COPY) & single & (beside != 0).any(1)
     near = torch.where(tune[:, None], shown, beside)
     near = near + near.abs().amax(1, keepdim=True) * wiggle
@@ -109,11 +110,12 @@ def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(opposite > 2 * kept, -colour, colour)
 
 
-def _place(draw: Tensor, kept: Change, images: Images, single: Tensor) -> Tensor:
-    """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones."""
-    taken = (kept.mask if images.usable is None else kept.mask | ~images.usable).flatten(1)
-    near = _beside(kept.mask).flatten(1).masked_fill_(taken, 0.0)
-    near /= near.sum(1, keepdim=True).clamp(min=1e-9)
+def _place(draw: Tensor, taken: Tensor, near: Tensor, images: Images, single: Tensor) -> Tensor:
+    """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones. `taken`:
+    (B, points) bool, those that are changed already, `near`: (B, points), how many of them are beside a free one."""
+    if images.usable is not None:
+        near = near * images.usable.flatten(1)
+    near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
     share = torch.where(single, 1 - ANYWHERE, 0.0)[:, None]
     race = draw.log() / near.mul_(share).add_((1 - share) / near.shape[1])  # the largest: drawn with these weights
     race = torch.where(taken, -1e30 * (2 - draw), race)  # none is free: one that is changed already
@@ -122,7 +124,7 @@ def _place(draw: Tensor, kept: Change, images: Images, single: Tensor) -> Tensor
     return race.argmax(1)
 
 
-def _beside(mask: Tensor) -> Tensor:
+def _crowd(mask: Tensor) -> Tensor:
     """(B, *grid), the share of the 3x3 square around each point that is changed; beyond the border there is nothing."""
     count = F.pad(mask.view(torch.uint8), (1, 1, 1, 1))
     count = count[..., :-2, :] + count[..., 1:-1, :] + count[..., 2:, :]
@@ -134,34 +136,33 @@ def _dropped(
 ) -> tuple[Tensor, Tensor]:
     """(B, most) points and whether they go back to clean, `excess` (B,) of them: those nearest to an old one, drawn at
     random. `added`: (B, n), points that stay."""
-    apart = [
-        (torch.arange(n, device=mask.device) - at[:, None]).abs().float()
-        for n, at in zip(mask.shape[1:], _coordinates(old, mask), strict=True)
-    ]
-    away = apart[1][:, None, :, None] + apart[2][:, None, None, :]
-    if mask.shape[1] > 1:
-        away = away + (apart[0] > 0)[:, :, None, None] * sum(mask.shape[2:])
+    channel, row, column = _coordinates(old[:, None], mask)
+    c, h, w = (torch.arange(n, device=mask.device, dtype=torch.float32) for n in mask.shape[1:])
+    away = (h - row).abs()[:, None, :, None] + (w - column).abs()[:, None, None, :]
+    if len(c) > 1:
+        away = away + (c != channel)[:, :, None, None] * sum(mask.shape[2:])
     nearest = away.flatten(1).add(draw, alpha=0.5).neg_().masked_fill_(~mask.flatten(1), -torch.inf)
     nearest = nearest.scatter_(1, added, -torch.inf).topk(most)
     return nearest.indices, torch.arange(most, device=mask.device) < excess[:, None]
 
 
-def _at(values: Tensor, place: Tensor) -> Tensor:
-    """(B, C, H, W) at points (B,) of the flat grid, all channels: (B, C)."""
-    flat = values.flatten(2)
-    return flat.gather(2, (place % flat.shape[2])[:, None, None].expand(-1, flat.shape[1], 1))[:, :, 0]
+def _at(place: Tensor, *values: Tensor) -> list[Tensor]:
+    """Of each of the values, (B, C, H, W), those at points (B,) of the flat grid, all channels: (B, C)."""
+    spot = (place % values[0][0, 0].numel())[:, None, None]
+    return [each.flatten(2).gather(2, spot.expand(-1, each.shape[1], 1))[:, :, 0] for each in values]
 
 
 def _around(values: Tensor, place: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, C), the mean over the 3x3 square around points (B,) of the flat grid; beyond the border
     there is nothing."""
     (height, width), step = values.shape[2:], torch.arange(-1, 2, device=values.device)
-    _, row, column = _coordinates(place, values)
-    rows, columns = (row[:, None] + step)[:, :, None], (column[:, None] + step)[:, None]
-    inside = ((rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)).flatten(1)
-    spot = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
-    found = values.flatten(2).gather(2, spot[:, None].expand(-1, values.shape[1], -1)).float() * inside[:, None]
-    total: Tensor = sum(found.unbind(2), torch.zeros_like(found[:, :, 0]))
+    _, row, column = _coordinates(place[:, None], values)
+    row, column = row + step, column + step
+    rows, columns = row.clamp(0, height - 1), column.clamp(0, width - 1)
+    inside = ((row == rows)[:, :, None] & (column == columns)[:, None]).flatten(1)
+    spot = (rows[:, :, None] * width + columns[:, None]).flatten(1)
+    found = values.flatten(2).gather(2, spot[:, None].expand(-1, values.shape[1], -1)) * inside[:, None]
+    total: Tensor = sum(found.unbind(2))  # type: ignore[assignment]
     return total / 9
 
 
