@@ -67,7 +67,8 @@ def varied(
     flat, crowd = kept.mask.flatten(1), _crowd(kept.mask)
     taken = flat.float()
     old = (other * taken).argmax(1)  # one of the points that are changed already
-    tune = (coin[:, 0] < TUNE) & single & flat.any(1)
+    tuned, learnt, strong, copied = coin.unbind(1)
+    tune = (tuned < TUNE) & single & flat.any(1)
     new = _place(place, flat, crowd.flatten(1) * (1 - taken), images, single)
     added = _square(torch.where(tune, old, new), side, kept.mask, images.usable, most)
     mask = flat.scatter(1, added, True)
@@ -76,31 +77,37 @@ def varied(
     mask.scatter_(1, dropped, mask.gather(1, dropped) & ~gone)
 
     (shown,), (x, low, high, changed) = _at(old, kept.value), _at(new, images.x, images.low, images.high, crowd)
-    fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
+    sign, wiggle = colour.chunk(2, 1)
+    fresh = _fresh(shown.abs().amax(1), budget.eps, sign, learnt, strong)
     fresh = _with_room(fresh, low - x, high - x)
     beside = _around(kept.value, new) / changed.clamp(min=1e-3)
-    copy = (coin[:, 3] < COPY) & single & (beside != 0).any(1)
+    copy = (copied < COPY) & single & (beside != 0).any(1)
     near = torch.where(tune[:, None], shown, beside)
-    near = near + near.abs().amax(1, keepdim=True) * wiggle
+    near = near + near.abs().amax(1, keepdim=True) * (wiggle - 0.5)
     colour = torch.where((tune | copy)[:, None], near, fresh)
+    value = _painted(kept, images, added, colour, dropped, gone)
+    return Change(mask.view_as(kept.mask), value)
 
-    points, lanes = flat.shape[1], kept.mask.shape[1]  # of these there is 1, or C where channels count alone
-    value, x, low, high = (each.view(len(flat), -1, points) for each in (kept.value, images.x, images.low, images.high))
+
+def _painted(kept: Change, images: Images, added: Tensor, colour: Tensor, dropped: Tensor, gone: Tensor) -> Tensor:
+    """(B, C, H, W): what is kept with the colour (B, C), as far as the box allows, on the points that are `added`, and
+    without those that are `dropped`, where these are `gone`, (B, n) each. The others are in their box already."""
+    points, lanes = kept.mask[0].numel(), kept.mask.shape[1]  # of these there is 1, or C where channels count alone
+    tensors = kept.value, images.x, images.low, images.high
+    value, x, low, high = (each.view(len(each), -1, points) for each in tensors)
     added, dropped = (each[:, None].expand(-1, value.shape[1], -1) for each in (added, dropped))
     x, low, high = (each.gather(2, added) for each in (x, low, high))
-    colour = colour.view(len(flat), -1, lanes).gather(2, added // (points // lanes)).clamp(low - x, high - x)
-    # those that go and those that come; the others are in their box already
+    new = colour.view(len(colour), -1, lanes).gather(2, added // (points // lanes)).clamp(low - x, high - x)
     value = value.scatter(2, dropped, value.gather(2, dropped).masked_fill_(gone[:, None], 0.0))
-    return Change(mask.view_as(kept.mask), value.scatter_(2, added, colour.float()).view_as(kept.value))
+    return value.scatter_(2, added, new.float()).view_as(kept.value)
 
 
-def _fresh(strength: Tensor, eps: float, colour: Tensor, coin: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, C) each: a new colour, mostly about as strong as one that stayed (0: none did), and a variation."""
-    sign, wiggle = colour.chunk(2, 1)
-    learnt = (coin[:, 1] < LEARNT) & (strength > 0)
-    free = eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
-    strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), free)
-    return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0), wiggle - 0.5
+def _fresh(kept: Tensor, eps: float, sign: Tensor, learnt: Tensor, strong: Tensor) -> Tensor:
+    """(B, C): a new colour, mostly about as strong as one that is kept (B,), where it is (0: none). The others, (B, C)
+    and (B,): random numbers."""
+    free = eps * WEAKEST ** (2 * strong - 1)  # half of them end at the box
+    strength = torch.where((learnt < LEARNT) & (kept > 0), kept * (strong - 0.5).exp(), free)
+    return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
 
 
 def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -142,8 +149,8 @@ def _dropped(
     if len(c) > 1:
         away = away + (c != channel)[:, :, None, None] * sum(mask.shape[2:])
     nearest = away.flatten(1).add(draw, alpha=0.5).neg_().masked_fill_(~mask.flatten(1), -torch.inf)
-    nearest = nearest.scatter_(1, added, -torch.inf).topk(most)
-    return nearest.indices, torch.arange(most, device=mask.device) < excess[:, None]
+    points = nearest.scatter_(1, added, -torch.inf).topk(most).indices
+    return points, torch.arange(most, device=mask.device) < excess[:, None]
 
 
 def _at(place: Tensor, *values: Tensor) -> list[Tensor]:
@@ -159,11 +166,10 @@ def _around(values: Tensor, place: Tensor) -> Tensor:
     _, row, column = _coordinates(place[:, None], values)
     row, column = row + step, column + step
     rows, columns = row.clamp(0, height - 1), column.clamp(0, width - 1)
-    inside = ((row == rows)[:, :, None] & (column == columns)[:, None]).flatten(1)
-    spot = (rows[:, :, None] * width + columns[:, None]).flatten(1)
-    found = values.flatten(2).gather(2, spot[:, None].expand(-1, values.shape[1], -1)) * inside[:, None]
-    total: Tensor = sum(found.unbind(2))  # type: ignore[assignment]
-    return total / 9
+    inside = (row == rows)[:, :, None] & (column == columns)[:, None]
+    spot = (rows * width)[:, :, None] + columns[:, None]
+    found = values.flatten(2).gather(2, spot.view(-1, 1, 9).expand(-1, values.shape[1], -1))
+    return F.avg_pool2d(found.view(*found.shape[:2], 3, 3) * inside[:, None], 3).flatten(1)
 
 
 def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,13 +180,10 @@ def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _square(corner: Tensor, side: Tensor, grid: Tensor, usable: Tensor | None, most: int) -> Tensor:
     """(B, n) points of the square with that first corner, at most `most`, as far as it lies within the image and is
     usable; in the place of those that do not, the corner itself."""
-    (height, width), step = grid.shape[2:], torch.arange(math.isqrt(most), device=grid.device)
+    (height, width), longest, corner = grid.shape[2:], math.isqrt(most), corner[:, None]
+    cell = torch.arange(longest**2, device=grid.device)
+    down, right = cell // longest, cell % longest
     _, row, column = _coordinates(corner, grid)
-    down, right = step[:, None], step
-    inside = (step < side[:, None]) & (step < height - row[:, None])
-    across = (step < side[:, None]) & (step < width - column[:, None])
-    inside = (inside[:, :, None] & across[:, None]).flatten(1)
-    points = torch.where(inside, corner[:, None] + (down * width + right).flatten(), corner[:, None])
-    if usable is None:
-        return points
-    return torch.where(usable.flatten(1).gather(1, points), points, corner[:, None])
+    inside = (down < (height - row).minimum(side[:, None])) & (right < (width - column).minimum(side[:, None]))
+    points = torch.where(inside, corner + (down * width + right), corner)
+    return points if usable is None else torch.where(usable.flatten(1).gather(1, points), points, corner)
