@@ -19,6 +19,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,8 @@ from sparsepgd.search.graphs import SMALL, Recorded
 from sparsepgd.speed import bench, rivals
 from sparsepgd.zoo import networks, resnet
 
-
 CALLS = 60  # of the bare model on a CPU
+REPEATS = 3  # of what `ratio` times
 
 
 def arguments() -> argparse.Namespace:
@@ -193,7 +194,8 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
 
     Changes by a millionth fool no model, so that every slot is in use to the end; the labels are those of the model, so
     that no image is left out. The cost of a step is what a run of twice as many steps takes longer. The bare model is
-    timed after each of both runs. On a CPU the time is that of the processor, so that other work does not count.
+    timed between both runs, and all is done three times: medians. On a CPU the time is that of the processor, so that
+    other work counts less.
     """
     budget, y, rows = sp.Budget(k=args.k, eps=1e-6), model_says(model, x), []
     attacks = (
@@ -205,14 +207,17 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
     for make in attacks:
         engine, gradient = Engine(args.precision), make(args.steps).needs_gradient
         once(model, x, y, make(args.steps), engine, args.batch_size)  # warms up
-        _, short, before, _ = once(model, x, y, make(args.steps), engine, args.batch_size)
-        batch = before.slot_steps // before.steps
-        alone = bare(args, model, x[:batch], gradient) / 2
-        result, long, meter, memory = once(model, x, y, make(2 * args.steps), engine, args.batch_size)
-        alone += bare(args, model, x[:batch], gradient) / 2
+        found = []
+        for _ in range(REPEATS):
+            _, short, before, _ = once(model, x, y, make(args.steps), engine, args.batch_size)
+            batch = before.slot_steps // before.steps
+            alone = bare(args, model, x[:batch], gradient)
+            result, long, meter, memory = once(model, x, y, make(2 * args.steps), engine, args.batch_size)
+            found.append((1e6 * (long - short) / (meter.slot_steps - before.slot_steps), alone))
+        us, alone = (median(each) for each in zip(*found, strict=True))
         work = "input gradient" if gradient else "forward"
-        us = 1e6 * (long - short) / (meter.slot_steps - before.slot_steps)
         row = {"attack": make(args.steps).name, "us": us, "bare": work, "bare us": alone, "ratio": us / alone}
+        row["each"] = [one / other for one, other in found]
         left = int(result.robust.sum())
         rows.append({**row, "batch": batch, "memory": memory, "left": left, "meter": dataclasses.asdict(meter)})
         print(rows[-1], flush=True)
