@@ -298,15 +298,15 @@ class SparseAnneal(Stepwise[State]):
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
         size = self.budget.eps * cycle.size * settings_for(threat).decay ** (cycle.t / cycle.length)
-        delta = now.delta + column(size) * direction(threat, g)
+        delta = direction(threat, g).mul_(column(size)).add_(now.delta)  # in place: a CPU moves less memory
         if not threat.overlapping:
-            return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
+            return Point(delta.clamp_(-self.budget.eps, self.budget.eps), now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
         return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
 
     def _vary(self, threat: Threat, images: Images, state: State, step: Tensor, noise: Noise) -> Point:
         """A random variation of the best point."""
-        kept = Change(state.best.v > 0, images.clip(state.best.delta))
+        kept = Change(state.best.v > 0, images.clip(state.best.delta) * threat.expand(state.best.v))
         sizes = numbers(images, kept.mask)
         draws = torch.split(noise.uniform(Stream.VARIATION, images.index, step, (sum(sizes),)), list(sizes), 1)
         new = varied(self.budget, images, kept, draws, state.cycle.side, state.cycle.side == 1, state.limit)
@@ -341,7 +341,7 @@ def strongest(
     threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
 ) -> Tensor:
     """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
-    score = threat.gather(delta * images.clip(delta)) * free
+    score = threat.gather(images.clip(delta).mul_(delta)) * free
     return threat.top_k(score, images.usable, count, most)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
@@ -69,11 +68,6 @@ def rolled(values: Tensor, down: Tensor, right: Tensor) -> Tensor:
     j = (torch.arange(width, device=values.device) - right[:, None]) % width
     values = values.gather(2, i[:, None, :, None].expand(count, channels, height, width))
     return values.gather(3, j[:, None, None, :].expand(count, channels, height, width))
-
-
-def around(values: Tensor) -> Tensor:
-    """(B, C, H, W): the mean over the 3x3 square around each point; beyond the border there is nothing."""
-    return F.avg_pool2d(values, 3, 1, 1)
 
 
 def largest(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import math
 import operator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -38,14 +39,27 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
-def _mix(z: Tensor) -> Tensor:
-    """In place, so that a CPU moves less memory."""
+def _mix(z: Tensor, whole: bool = True) -> Tensor:
+    """In place, so that a CPU moves less memory. The last step, left out unless the `whole` result is needed, changes
+    only the lower 33 bits."""
     z ^= _shift(z, 30)
     z *= _FIRST
     z ^= _shift(z, 27)
     z *= _SECOND
-    z ^= _shift(z, 31)
+    if whole:
+        z ^= _shift(z, 31)
     return z
+
+
+def _joined(key: Tensor, part: Tensor | int) -> Tensor:
+    by = (part + 1) * _GOLDEN
+    return _mix(key + (by if isinstance(by, Tensor) else signed(by)))
+
+
+@lru_cache(maxsize=64)
+def _first_key(seed: int, stream: int) -> int:
+    """Kept, because many draws have it in common."""
+    return int(_joined(torch.tensor(seed, device="cpu"), stream))
 
 
 @dataclass(frozen=True)
@@ -62,14 +76,18 @@ class Noise:
         """Independent draws for a further attempt of the same call; attempt 0 has those of the call itself."""
         return Noise(self.seed + attempt * _SECOND)
 
-    def _bits(self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...]) -> Tensor:
-        """64 random bits for each entry of (B, *shape)."""
+    def _bits(
+        self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...], whole: bool = True
+    ) -> Tensor:
+        """64 random bits for each entry of (B, *shape); of them only the upper 31, unless the `whole` is needed."""
         seed = self.seed
-        key = seed.expand_as(index) if isinstance(seed, Tensor) else torch.full_like(index, signed(seed))
-        for part in (int(stream), index, step):
-            key = _mix(key + (torch.zeros_like(index) + part + 1) * _GOLDEN)
+        if isinstance(seed, Tensor):
+            key = _joined(seed.expand_as(index), int(stream))
+        else:
+            key = torch.full_like(index, _first_key(signed(seed), int(stream)))
+        key = _joined(_joined(key, index), step)
         counter = torch.arange(1, math.prod(shape) + 1, device=index.device) * _GOLDEN
-        return _mix(key[:, None] + counter).view(-1, *shape)
+        return _mix(key[:, None] + counter, whole).view(-1, *shape)
 
     def _numbers(
         self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...], left: tuple[int, ...]
@@ -77,7 +95,7 @@ class Noise:
         """Uniform numbers from the same random bits, shifted to the `left` by so many places."""
         found = kernels(index.device)
         if found is None:
-            bits = self._bits(stream, index, step, shape)
+            bits = self._bits(stream, index, step, shape, whole=any(left))
             return [_unit(bits << places if places else bits) for places in left]
         seed = self.seed if isinstance(self.seed, Tensor) else signed(self.seed)
         step = step if isinstance(step, Tensor) else torch.full_like(index, step)

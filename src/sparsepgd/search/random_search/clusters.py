@@ -7,14 +7,15 @@ a new colour is follows from those that stayed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparsepgd.kernels import kernels
 from sparsepgd.search.loop import Images
-from sparsepgd.search.moves import around
 from sparsepgd.threat import Budget
 
 ANYWHERE = 0.5  # of the single points; the others come beside points that are changed already
@@ -63,34 +64,50 @@ def varied(
             *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
         )
     place, other, colour, coin = draws
-    tune = (coin[:, 0] < TUNE) & single & kept.mask.flatten(1).any(1)
-    old = (other * kept.mask.flatten(1)).argmax(1)  # one of the points that are changed already
-    new = _place(place, kept, images, single)
-    added = _square(torch.where(tune, old, new), side, kept.mask)
-    if images.usable is not None:
-        added &= images.usable
-    excess = (kept.mask | added).flatten(1).sum(1) - (budget.k if k is None else k)
-    mask = (kept.mask | added) & ~_dropped(kept.mask, added, old, other, excess, most)
+    flat, crowd = kept.mask.flatten(1), _crowd(kept.mask)
+    taken = flat.float()
+    old = (other * taken).argmax(1)  # one of the points that are changed already
+    tuned, learnt, strong, copied = coin.unbind(1)
+    tune = (tuned < TUNE) & single & flat.any(1)
+    new = _place(place, flat, crowd.flatten(1) * (1 - taken), images, single)
+    added = _square(torch.where(tune, old, new), side, kept.mask, images.usable, most)
+    mask = flat.scatter(1, added, True)
+    excess = mask.sum(1) - (budget.k if k is None else k)
+    dropped, gone = _dropped(kept.mask, added, old, other, excess, most)
+    mask.scatter_(1, dropped, mask.gather(1, dropped) & ~gone)
 
-    shown = _at(kept.value, old)
-    fresh, wiggle = _fresh(shown.abs().amax(1), budget.eps, colour, coin)
-    fresh = _with_room(fresh, _at(images.low - images.x, new), _at(images.high - images.x, new))
-    beside = _at(around(kept.value) / around(kept.mask.float()).clamp(min=1e-3), new)
-    copy = (coin[:, 3] < COPY) & single & (beside != 0).any(1)
-    near = torch.where(tune[:, None], shown, beside)
-    near = near + near.abs().amax(1, keepdim=True) * wiggle
-    value = torch.where((tune | copy)[:, None], near, fresh)[:, :, None, None]
-    value = torch.where(added, value, kept.value).clamp(images.low - images.x, images.high - images.x)
-    return Change(mask, torch.where(mask, value.float(), 0.0))
-
-
-def _fresh(strength: Tensor, eps: float, colour: Tensor, coin: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, C) each: a new colour, mostly about as strong as one that stayed (0: none did), and a variation."""
+    (shown,), (x, low, high, changed) = _at(old, kept.value), _at(new, images.x, images.low, images.high, crowd)
     sign, wiggle = colour.chunk(2, 1)
-    learnt = (coin[:, 1] < LEARNT) & (strength > 0)
-    free = eps * WEAKEST ** (2 * coin[:, 2] - 1)  # half of them end at the box
-    strength = torch.where(learnt, strength * (coin[:, 2] - 0.5).exp(), free)
-    return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0), wiggle - 0.5
+    fresh = _fresh(shown.abs().amax(1), budget.eps, sign, learnt, strong)
+    fresh = _with_room(fresh, low - x, high - x)
+    beside = _around(kept.value, new) / changed.clamp(min=1e-3)
+    copy = (copied < COPY) & single & (beside != 0).any(1)
+    near = torch.where(tune[:, None], shown, beside)
+    near = near + near.abs().amax(1, keepdim=True) * (wiggle - 0.5)
+    colour = torch.where((tune | copy)[:, None], near, fresh)
+    value = _painted(kept, images, added, colour, dropped, gone)
+    return Change(mask.view_as(kept.mask), value)
+
+
+def _painted(kept: Change, images: Images, added: Tensor, colour: Tensor, dropped: Tensor, gone: Tensor) -> Tensor:
+    """(B, C, H, W): what is kept with the colour (B, C), as far as the box allows, on the points that are `added`, and
+    without those that are `dropped`, where these are `gone`, (B, n) each. The others are in their box already."""
+    points, lanes = kept.mask[0].numel(), kept.mask.shape[1]  # of these there is 1, or C where channels count alone
+    tensors = kept.value, images.x, images.low, images.high
+    value, x, low, high = (each.view(len(each), -1, points) for each in tensors)
+    added, dropped = (each[:, None].expand(-1, value.shape[1], -1) for each in (added, dropped))
+    x, low, high = (each.gather(2, added) for each in (x, low, high))
+    new = colour.view(len(colour), -1, lanes).gather(2, added // (points // lanes)).clamp(low - x, high - x)
+    value = value.scatter(2, dropped, value.gather(2, dropped).masked_fill_(gone[:, None], 0.0))
+    return value.scatter_(2, added, new.float()).view_as(kept.value)
+
+
+def _fresh(kept: Tensor, eps: float, sign: Tensor, learnt: Tensor, strong: Tensor) -> Tensor:
+    """(B, C): a new colour, mostly about as strong as one that is kept (B,), where it is (0: none). The others, (B, C)
+    and (B,): random numbers."""
+    free = eps * WEAKEST ** (2 * strong - 1)  # half of them end at the box
+    strength = torch.where((learnt < LEARNT) & (kept > 0), kept * (strong - 0.5).exp(), free)
+    return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
 
 
 def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -100,35 +117,59 @@ def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(opposite > 2 * kept, -colour, colour)
 
 
-def _place(draw: Tensor, kept: Change, images: Images, single: Tensor) -> Tensor:
-    """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones."""
-    free = ~kept.mask if images.usable is None else ~kept.mask & images.usable
-    near = (around(kept.mask.float()) * free).flatten(1)
+def _place(draw: Tensor, taken: Tensor, near: Tensor, images: Images, single: Tensor) -> Tensor:
+    """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones. `taken`:
+    (B, points) bool, those that are changed already, `near`: (B, points), how many of them are beside a free one."""
+    if images.usable is not None:
+        near = near * images.usable.flatten(1)
     near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
     share = torch.where(single, 1 - ANYWHERE, 0.0)[:, None]
-    race = draw.log() / ((1 - share) / near.shape[1] + share * near)  # the largest: drawn with these weights
-    race = torch.where(free.flatten(1), race, -1e30 * (2 - draw))  # none is free: one that is changed already
+    race = draw.log() / near.mul_(share).add_((1 - share) / near.shape[1])  # the largest: drawn with these weights
+    race = torch.where(taken, -1e30 * (2 - draw), race)  # none is free: one that is changed already
     if images.usable is not None:
         race = race.masked_fill(~images.usable.flatten(1), -torch.inf)
     return race.argmax(1)
 
 
-def _dropped(mask: Tensor, added: Tensor, old: Tensor, draw: Tensor, excess: Tensor, most: int) -> Tensor:
-    """Points that go back to clean, `excess` (B,) of them, at most `most`: those nearest to an old one, drawn at
-    random."""
-    channel, row, column = _coordinates(old, mask)
-    here = _coordinates(torch.arange(mask[0].numel(), device=mask.device), mask)
-    away = (here[1] - row[:, None]).abs() + (here[2] - column[:, None]).abs()
-    away = away + (here[0] != channel[:, None]) * sum(mask.shape[2:])
-    nearest = (-away - draw / 2).masked_fill(~(mask & ~added).flatten(1), -torch.inf).topk(most)
-    gone = torch.arange(most, device=mask.device) < excess[:, None]
-    return torch.zeros_like(mask.flatten(1)).scatter(1, nearest.indices, gone).view_as(mask)
+def _crowd(mask: Tensor) -> Tensor:
+    """(B, *grid), the share of the 3x3 square around each point that is changed; beyond the border there is nothing."""
+    count = F.pad(mask.view(torch.uint8), (1, 1, 1, 1))
+    count = count[..., :-2, :] + count[..., 1:-1, :] + count[..., 2:, :]
+    return (count[..., :-2] + count[..., 1:-1] + count[..., 2:]).float().div_(9)
 
 
-def _at(values: Tensor, place: Tensor) -> Tensor:
-    """(B, C, H, W) at points (B,) of the flat grid, all channels: (B, C)."""
-    flat = values.flatten(2)
-    return flat.gather(2, (place % flat.shape[2])[:, None, None].expand(-1, flat.shape[1], 1))[:, :, 0]
+def _dropped(
+    mask: Tensor, added: Tensor, old: Tensor, draw: Tensor, excess: Tensor, most: int
+) -> tuple[Tensor, Tensor]:
+    """(B, most) points and whether they go back to clean, `excess` (B,) of them: those nearest to an old one, drawn at
+    random. `added`: (B, n), points that stay."""
+    channel, row, column = _coordinates(old[:, None], mask)
+    c, h, w = (torch.arange(n, device=mask.device, dtype=torch.float32) for n in mask.shape[1:])
+    away = (h - row).abs()[:, None, :, None] + (w - column).abs()[:, None, None, :]
+    if len(c) > 1:
+        away = away + (c != channel)[:, :, None, None] * sum(mask.shape[2:])
+    nearest = away.flatten(1).add(draw, alpha=0.5).neg_().masked_fill_(~mask.flatten(1), -torch.inf)
+    points = nearest.scatter_(1, added, -torch.inf).topk(most).indices
+    return points, torch.arange(most, device=mask.device) < excess[:, None]
+
+
+def _at(place: Tensor, *values: Tensor) -> list[Tensor]:
+    """Of each of the values, (B, C, H, W), those at points (B,) of the flat grid, all channels: (B, C)."""
+    spot = (place % values[0][0, 0].numel())[:, None, None]
+    return [each.flatten(2).gather(2, spot.expand(-1, each.shape[1], 1))[:, :, 0] for each in values]
+
+
+def _around(values: Tensor, place: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C), the mean over the 3x3 square around points (B,) of the flat grid; beyond the border
+    there is nothing."""
+    (height, width), step = values.shape[2:], torch.arange(-1, 2, device=values.device)
+    _, row, column = _coordinates(place[:, None], values)
+    row, column = row + step, column + step
+    rows, columns = row.clamp(0, height - 1), column.clamp(0, width - 1)
+    inside = (row == rows)[:, :, None] & (column == columns)[:, None]
+    spot = (rows * width)[:, :, None] + columns[:, None]
+    found = values.flatten(2).gather(2, spot.view(-1, 1, 9).expand(-1, values.shape[1], -1))
+    return F.avg_pool2d(found.view(*found.shape[:2], 3, 3) * inside[:, None], 3).flatten(1)
 
 
 def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,10 +177,13 @@ def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return place // (height * width), place // width % height, place % width
 
 
-def _square(corner: Tensor, side: Tensor, grid: Tensor) -> Tensor:
-    """(B, *grid) bool, the square with that first corner, as far as it lies within the image."""
-    channel, row, column = (each[:, None] for each in _coordinates(corner, grid))
-    c, h, w = (torch.arange(n, device=grid.device) for n in grid.shape[1:])
-    rows = (h >= row) & (h < row + side[:, None])
-    columns = (w >= column) & (w < column + side[:, None])
-    return (c == channel)[:, :, None, None] & rows[:, None, :, None] & columns[:, None, None, :]
+def _square(corner: Tensor, side: Tensor, grid: Tensor, usable: Tensor | None, most: int) -> Tensor:
+    """(B, n) points of the square with that first corner, at most `most`, as far as it lies within the image and is
+    usable; in the place of those that do not, the corner itself."""
+    (height, width), longest, corner = grid.shape[2:], math.isqrt(most), corner[:, None]
+    cell = torch.arange(longest**2, device=grid.device)
+    down, right = cell // longest, cell % longest
+    _, row, column = _coordinates(corner, grid)
+    inside = (down < (height - row).minimum(side[:, None])) & (right < (width - column).minimum(side[:, None]))
+    points = torch.where(inside, corner + (down * width + right), corner)
+    return points if usable is None else torch.where(usable.flatten(1).gather(1, points), points, corner)
