@@ -298,9 +298,9 @@ class SparseAnneal(Stepwise[State]):
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
         size = self.budget.eps * cycle.size * settings_for(threat).decay ** (cycle.t / cycle.length)
-        delta = direction(threat, g).mul_(column(size)).add_(now.delta)  # in place: a CPU moves less memory
+        delta = now.delta + column(size) * direction(threat, g)
         if not threat.overlapping:
-            return Point(delta.clamp_(-self.budget.eps, self.budget.eps), now.v)
+            return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
         return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
 
@@ -341,7 +341,7 @@ def strongest(
     threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
 ) -> Tensor:
     """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
-    score = threat.gather(images.clip(delta).mul_(delta)) * free
+    score = threat.gather(delta * images.clip(delta)) * free
     return threat.top_k(score, images.usable, count, most)
 
 

@@ -84,7 +84,7 @@ class Images(Known):
         moved = self.x + p.to(self.x.dtype)
         if quantize:
             moved = (moved * LEVELS).round() / LEVELS
-        return torch.where(mask > 0, moved.clamp_(self.low, self.high), self.x)
+        return torch.where(mask > 0, moved.clamp(self.low, self.high), self.x)
 
     def _kernels(self, p: Tensor) -> Any:
         """Those for changes of these images; None: there are none."""

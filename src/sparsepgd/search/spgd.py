@@ -115,7 +115,7 @@ class SparsePGD(Stepwise[State]):
         g_p = g * (threat.expand(s) if self.gradient == "unprojected" else threat.expand(v))
         g_w = threat.gather(g * p) * s * (1 - s)
 
-        p = images.clip(g_p.sign_().mul_(self.alpha * self.budget.eps).add_(p))  # in place: a CPU moves less memory
+        p = images.clip(p + self.alpha * self.budget.eps * g_p.sign())
         norm = g_w.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         d = torch.where(norm >= self.gamma, g_w / norm, 0)
         move = self._beta(threat) * d
