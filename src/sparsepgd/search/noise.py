@@ -11,7 +11,6 @@ import math
 import operator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -56,12 +55,6 @@ def _joined(key: Tensor, part: Tensor | int) -> Tensor:
     return _mix(key + (by if isinstance(by, Tensor) else signed(by)))
 
 
-@lru_cache(maxsize=64)
-def _first_key(seed: int, stream: int) -> int:
-    """Kept, because many draws have it in common."""
-    return int(_joined(torch.tensor(seed, device="cpu"), stream))
-
-
 @dataclass(frozen=True)
 class Noise:
     """The source of all random numbers of one call. A seed on the device, (), may change under a recorded step."""
@@ -81,11 +74,9 @@ class Noise:
     ) -> Tensor:
         """64 random bits for each entry of (B, *shape); of them only the upper 31, unless the `whole` is needed."""
         seed = self.seed
-        if isinstance(seed, Tensor):
-            key = _joined(seed.expand_as(index), int(stream))
-        else:
-            key = torch.full_like(index, _first_key(signed(seed), int(stream)))
-        key = _joined(_joined(key, index), step)
+        key = seed.expand_as(index) if isinstance(seed, Tensor) else torch.full_like(index, signed(seed))
+        for part in (int(stream), index, step):
+            key = _joined(key, part)
         counter = torch.arange(1, math.prod(shape) + 1, device=index.device) * _GOLDEN
         return _mix(key[:, None] + counter, whole).view(-1, *shape)
 
