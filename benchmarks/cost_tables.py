@@ -12,7 +12,8 @@ from sparsepgd.tables import markdown
 Range = tuple[float, float]
 IMAGES, CHUNK, ENTRIES, GPUS = 50_000, 200, 3 * 224 * 224, (1, 8, 64)  # of the large run
 CPU, GPU, BARE = "cost-cpu", "growth-prn18-strades", "speed-prn18-strades"
-RATIO, RATIO_CPU, RATIO_LARGE = "ratio-prn18-fast-ls", "ratio-cpu-small-strades", "large-resnet34"
+RATIO, RATIO_LARGE = "ratio-prn18-fast-ls", "large-resnet34"
+RATIO_CPU, RATIO_BF16 = "ratio-cpu-small-strades", "ratio-cpu-small-strades-bf16"
 COLD, PHASES = "cold-prn18-fast-ls", "cold-phases-prn18-fast-ls"
 ANNEAL, QUERY = "anneal-prn18-fast-ls", "anneal-others-prn18-fast-ls"
 
@@ -51,7 +52,7 @@ def growth() -> str:
 def steps() -> str:
     """A step beside the bare model, and the first call of a process beside the authors' code."""
     bare, jobs, phases = load(RATIO), load(COLD)["jobs"], load(PHASES)["jobs"]["phases spgd"]
-    cpu, large, rows = load(RATIO_CPU), load(RATIO_LARGE), []
+    cpu, quick, large, rows = load(RATIO_CPU), load(RATIO_BF16)["rows"][0], load(RATIO_LARGE), []
     for where, record in (("H200", bare), ("H200, 224x224", large), ("CPU core", cpu)):
         for row in record["rows"]:
             us = [f"{row[one]:,.{0 if record is cpu else 1}f}" for one in ("us", "bare us")]
@@ -66,7 +67,10 @@ def steps() -> str:
         f"{markdown(['attack', 'on', 'us an image and step', 'the model alone, us', 'ratio'], rows)}\n\n"
         f"{bare['hardware']}, {bare['model']}, {bare['images']:,} images at a time, {bare['precision']}, not compiled; "
         f"the model alone is forward and backward, for Sparse-RS and Cluster-RS forward only ({file_of(RATIO)}). CPU: "
-        f"{cpu['model']}, a far smaller network, {cpu['images']} images at a time ({file_of(RATIO_CPU)}). 224x224: "
+        f"{cpu['model']}, a far smaller network, {cpu['images']} images at a time ({file_of(RATIO_CPU)}). This "
+        f"processor has instructions for bf16: with `--precision bf16` a step of {quick['attack']} takes "
+        f"{quick['us']:,.0f} us ({file_of(RATIO_BF16)}). That is not the default, because results would depend on the "
+        "processor. 224x224: "
         f"ResNet-34 with random weights, k = {large['k']}, {large['rows'][0]['batch']} images at a time, which was the "
         f"default then ({large['rows'][0]['memory'] / 1e9:.0f} GB of memory, {file_of(RATIO_LARGE)}); it is 83 now, "
         "which has not been timed.\n\n"
