@@ -119,18 +119,22 @@ def _named(header: Sequence[str], title: str, caption: str = "", min_width: int 
     return table
 
 
+WIDEST = 30  # characters of the name of a model; a longer one takes several lines
+
+
 def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
     """One model a row, with the folder where it lies; of its robust accuracies the lowest."""
     table = Table(
         title="shipped models", title_justify="left", caption=caption, caption_justify="left",
         box=box.SIMPLE, pad_edge=False, show_edge=False, padding=0,
     )  # fmt: skip
-    for column in ("model", "network", "params", "clean", "robust", "under", "in"):
+    several = ["under", *(["model"] if any(len(card.name) > WIDEST for card, _ in found) else [])]
+    for column in ("model", "params", "clean", "robust", "under", "in"):
         justify: JustifyMethod = "right" if column in ("params", "clean", "robust") else "left"
-        table.add_column(column, justify=justify, no_wrap=column not in ("model", "under"), overflow="fold")
+        table.add_column(column, justify=justify, no_wrap=column not in several, overflow="fold")
     for card, folder in found:
         lowest = card.lowest
-        row = (card.name, card.architecture, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
+        row = (card.name, f"{card.parameters / 1e6:.2f} M", f"{card.clean_accuracy:.1%}")
         table.add_row(*row, "-" if lowest is None else f"{lowest.robust_accuracy:.1%}", str(lowest or ""), folder)
     return table
 
