@@ -99,7 +99,7 @@ def load_model(
         source = _from_zoo(name)
     else:
         raise SourceError(
-            f"no model {name!r}; use zoo:NAME ({', '.join(zoo.names())}), trained:FOLDER, torchvision:NAME, timm:NAME, "
+            f"no model {name!r}; use zoo:NAME (spgd zoo lists them), trained:FOLDER, torchvision:NAME, timm:NAME, "
             "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model, FILE.pt2, "
             f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
         )
