@@ -65,7 +65,7 @@ def full_size_models() -> str:
         rows.append([f"[{name}](weights/{name}.json)", TRAINING[name], f"{card.clean_accuracy:.1%}", *cells])
     titles = ["model", "trained on", "clean", "under the paper's ensemble", "lowest of all attacks"]
     return (
-        "The full-size models in `weights/`, both PreActResNet-18, k = 20 pixels. Clean accuracy on all 10,000 "
+        "The full-size models in `weights/` (PreActResNet-18, k = 20). Clean accuracy is measured on all 10,000 "
         f"test images, robust accuracy on the first 1,000:\n\n{markdown(titles, rows)}\n\n"
         f"{_again()} The small models in the package, also under rows and patches, are on the "
         "[leaderboard](docs/leaderboard.md).\n"
@@ -77,7 +77,7 @@ def _again() -> str:
     record = load(name := "seed-cifar10-anneal-searched-1")
     low = min(one["robust_accuracy"] for one in record["saa+"])
     return (
-        f"`prn18-anneal` trained again with another seed has {record['clean']:.1%} and {low:.1%} under `saa+` "
+        f"Trained with another seed, `prn18-anneal` has {record['clean']:.1%} clean and {low:.1%} robust accuracy "
         f"({_link(name)})."
     )
 

@@ -53,7 +53,7 @@ def models() -> Iterator[str]:
         for budget, role in places
     ]
     ours = [f"{kind}: clean" if i == 0 else words for kind in KINDS.values() for i, words in enumerate(COLUMNS)]
-    yield markdown(["budget", "the paper's model", *COLUMNS[:2], *ours], rows) + "\n"
+    yield markdown(["budget", "defence", "paper: clean", COLUMNS[1], *ours], rows) + "\n"
     yield _explained(any(NOT_RUN in cell for row in rows for cell in row))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -19,25 +19,22 @@ def load(device: torch.device, seen: bool) -> None:
     """Have the kernels ready, as far as one can know them: for fp16, images of 32x32 with three channels, ten classes
     and a seed of 32 bits. `seen`: whether they passed the check on this machine before, in another process."""
     with torch.cuda.device(device):
-        comparisons = launched(device)
-        if not seen:
-            demand(comparisons)
+        if seen:
+            launched(device)
+        else:
+            check(device)
 
 
 def check(device: torch.device) -> None:
-    demand(launched(device))
+    """A kernel that does not compute what torch computes is an error: it may be compiled wrongly for a new device."""
+    for name, agrees in launched(device):
+        if not agrees():
+            raise ArithmeticError(f"the kernel of {name} does not compute what torch computes")
 
 
 def launched(device: torch.device) -> list[Comparison]:
     """Launch every kernel once. What torch makes of the same numbers is computed only when it is asked for."""
     return [comparison for one in CHECKS for comparison in one(device)]
-
-
-def demand(comparisons: Iterable[Comparison]) -> None:
-    """A kernel that does not compute what torch computes is an error: it may be compiled wrongly for a new device."""
-    for name, agrees in comparisons:
-        if not agrees():
-            raise ArithmeticError(f"the kernel of {name} does not compute what torch computes")
 
 
 def check_uniform(device: torch.device) -> Iterator[Comparison]:

@@ -104,7 +104,7 @@ class Engine:
 
 class Running:
     """The model under an engine: with channels last, as convolutions like it, and in half precision as a lean copy,
-    unless the first answers show that the model does not allow it. It gets a copy of the images."""
+    unless the first answers show that the model does not allow it."""
 
     def __init__(self, model: Any, engine: Engine, device: torch.device) -> None:
         self.engine, self.device, self.model, self.call = engine, device, model, model
@@ -122,9 +122,8 @@ class Running:
     def __call__(self, x: Tensor) -> Any:
         """The first answer shows whether the model takes channels last: it may want a view of contiguous maps."""
         if not self.kernels or x.dim() != 4:
-            return self._cast(x.clone())
+            return self._cast(x)
         laid = x.contiguous(memory_format=torch.channels_last)
-        laid = x.clone() if laid is x else laid
         if self.shown:
             return self._cast(laid)
         try:
@@ -136,7 +135,7 @@ class Running:
         except RuntimeError:  # an error of its own comes again
             self.as_it_was()
             self.call = self.model if self.call is self.lean else self.call
-            return self._cast(x.clone())
+            return self._cast(x)
         self.shown = True
         return answer
 

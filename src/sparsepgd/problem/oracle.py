@@ -25,7 +25,7 @@ from sparsepgd.errors import (
     UnsupportedError,
     first_line,
 )
-from sparsepgd.problem.engine import Running, in_parts
+from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
@@ -79,7 +79,7 @@ class Oracle:
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32. The model gets a copy, which it may change in place."""
-        output = self.model(x if isinstance(self.model, Running) else x.clone())
+        output = self.model(x.clone())
         if self.extract is not None:
             output = self.extract(output)
         if not isinstance(output, Tensor):

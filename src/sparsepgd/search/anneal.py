@@ -67,8 +67,9 @@ FIRST = 20  # steps of the first cycle of a minimum-norm search
 PART = 128  # it comes down to this part of all groups,
 RISE = 4  # each later one to so many times as many as the one before, until there is a success,
 DEEPEST = 0.3  # and then to a share of the fewest so far: from this share on, drawn evenly
-FEW = 32  # groups: with fewer of them, a minimum-norm search does not begin at the clean image again; with more it has
-# no local search, which replaces few at a time
+# With fewer groups than this a minimum-norm search does not begin at the clean image again; with as many or more it has
+# no local search, which replaces few at a time.
+FEW = 32
 
 
 @dataclass(frozen=True, eq=False)
