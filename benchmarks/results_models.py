@@ -8,6 +8,7 @@ from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.reproduce.recipe import facts, table
 from sparsepgd.reproduce.recipes import STRUCTURED, UNSTRUCTURED
 from sparsepgd.tables import markdown
+from sparsepgd.zoo import ALL_RUNS
 
 ROLES = {  # the paper's model whose place a recipe takes; of subjects, `spgd reproduce` says it
     "cifar10-plain": "Vanilla",
@@ -117,26 +118,27 @@ def _cells(recipe: str, record: Record) -> list[str]:
 
 
 def _lowest(low: Measured | None) -> str:
-    """With the attack unless it is saa+, and a mark if SparseAnneal has not been run."""
+    """With the attack unless it is saa+, the number of images if they are few, and a mark if SparseAnneal has not been
+    run."""
     if low is None:
         return "-"
     run = any(_low(low.recipe, attack) for attack in ("anneal", "saa+"))
-    name = "" if low.attack == "saa+" or (low.attack == "sAA" and not run) else f" ({low.attack})"
-    return f"{low.percent:.1f}{name}{'' if run or not low.share else NOT_RUN}"
+    usual = low.attack in ("saa+", ALL_RUNS) or (low.attack == "sAA" and not run)
+    told = [*([] if usual else [low.attack]), *([] if low.images == USUAL else [f"{low.images:,} images"])]
+    words = f" ({', '.join(told)})" if told else ""
+    return f"{low.percent:.1f}{words}{'' if run or not low.share else NOT_RUN}"
 
 
 def _explained(marked: bool) -> str:
     if not all(record["recipe"].startswith("recipes/quick/") for record in read(RESULTS, "train").values()):
         raise ValueError("not all models were trained by short recipes any more; write this statement anew")
-    found = [_low(name.removeprefix("train-")) for name in _records()]
-    fewer = dict.fromkeys(f"{one.attack}: {one.images:,}" for one in found if one and one.images != USUAL)
-    images = f"{USUAL:,} images" + (f" ({', '.join(fewer)})" if fewer else "")
     mark = " \\* SparseAnneal has not been run yet, so the value may be far too high." if marked else ""
     paper = facts()["follow_up"]["source"].rpartition("arXiv:")[2]
     return (
-        f"Accuracy is in percent, robust accuracy on {images}. *Lowest* is the lowest in any record, under `saa+` "
-        f"unless an attack is named.{mark} PRN-18 are our PreActResNet-18 (`prn18-...`, [training]({TRAINING})), "
-        f"*small* our small networks (`subject-...`, [subjects]({SUBJECTS})). We trained them by short recipes; "
-        "the paper's, with 100 epochs, has not been run yet. See also [k = 10, 15, 20]"
+        f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest* is the lowest "
+        f"in any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 are our "
+        f"PreActResNet-18 (`prn18-...`, [training]({TRAINING})), *small* our small networks (`subject-...`, "
+        f"[subjects]({SUBJECTS})). We trained them by short recipes; the paper's, with 100 epochs, has not been run "
+        "yet. See also [k = 10, 15, 20]"
         f"({made()['unstructured'].link}). Later work is [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"
     )

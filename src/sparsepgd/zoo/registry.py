@@ -80,11 +80,13 @@ class Figure:
     def __str__(self) -> str:
         """``spgd-projected, k=20, 100 steps, 1000 images``."""
         kind, *sides = (self.pattern or {"kind": "Pixels"}).values()
-        words = [] if kind == "Pixels" else [" ".join([kind.lower(), *map(str, sides if kind == "Patches" else ())])]
+        size = [" " + "x".join(map(str, sides))] if kind == "Patches" else []
+        words = [] if kind == "Pixels" else ["".join([kind.lower(), *size])]
         words += [f"eps={self.eps:.4g}"] if self.eps is not None and self.eps < 1 else []
         words += [f"{count} {unit}" for count, unit in ((self.steps, "steps"), (self.queries, "queries")) if count]
         attack = f"all {self.runs} runs" if self.attack == ALL_RUNS else self.attack
-        return ", ".join([attack, *([] if self.k is None else [f"k={self.k}"]), *words, f"{self.images} images"])
+        words += [f"{self.images} images", *([f"seed {self.seed}"] if self.seed else [])]
+        return ", ".join([attack, *([] if self.k is None else [f"k={self.k}"]), *words])
 
 
 @dataclass(frozen=True)
