@@ -132,7 +132,7 @@ def test_every_trained_model_is_in_the_table_of_models_under_the_strongest_attac
 ) -> None:
     models = script("results_models", monkeypatch)
     trained, small = (records.read(records.RESULTS, kind) for kind in ("train", "subject"))
-    _, table, _ = models.models()
+    _, table, *_ = models.models()
     cells = [cell.strip() for line in table.splitlines()[2:] for cell in line.split("|")[1:-1]]
     rows = [cells[at : at + 10] for at in range(0, len(cells), 10)]
     assert [sum(row[at] != "" for row in rows) for at in (4, 7)] == [len(trained), len(small)]
