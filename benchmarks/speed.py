@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparsepgd as sp
+from sparsepgd.problem.compiled import wait_for_compilations
 from sparsepgd.problem.engine import Engine, Meter, metered
 from sparsepgd.problem.oracle import borrowed
 from sparsepgd.runs.identity import hardware
@@ -149,6 +150,7 @@ def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> 
         attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
         for _ in range(2):
             result, seconds, meter, memory = once(model, x, y, attack, Engine(args.precision, compiled), batch_size)
+            wait_for_compilations()
         us = 1e6 * seconds / max(int(result.forwards.sum()), 1)
         rows.append({"what": what, "value": value, "seconds": seconds, "us": us, "memory": memory})
         print({**rows[-1], "meter": dataclasses.asdict(meter)}, flush=True)

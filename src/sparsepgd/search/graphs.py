@@ -111,9 +111,7 @@ class Stepper(Generic[N]):
         if len(first) != self.size:
             self.static = None
             self.size, self.warm = len(first), 0
-        if (
-            self.static is not None and not self.complete and ready(first.device)
-        ):  # they were compiled beside the search
+        if self.static is not None and not self.complete and ready(first.device):  # compiled beside the search
             self.static, self.warm = None, 0
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
@@ -134,7 +132,7 @@ class Stepper(Generic[N]):
 
     def forget(self) -> None:
         """Give back the memory of what was recorded; the next recording is like the first."""
-        self.static, self.graph, self.again = None, None, False
+        self.static, self.graph, self.again, self.size = None, None, False, 0
 
     def _eager(self, now: N, steps: int) -> N:
         for _ in range(steps):
