@@ -196,11 +196,11 @@ class Running:
                 self.uncompiled.add(len(x))
         return self._ask(self.call, x)
 
-    def _ask(self, call: Any, x: Tensor) -> Any:
+    def _ask(self, model: Any, x: Tensor) -> Any:
         if self.half is None:
-            return call(x)
+            return model(x)
         with torch.autocast(self.device.type, self.half, cache_enabled=False):
-            return call(x)
+            return model(x)
 
     def as_it_was(self) -> None:
         for kernel, data in self.kernels:
