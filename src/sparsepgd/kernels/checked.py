@@ -59,11 +59,16 @@ def check_normalisation(device: torch.device) -> Iterator[Comparison]:
 
 
 def check_top_k(device: torch.device) -> Iterator[Comparison]:
-    order = torch.randperm(1024, generator=torch.Generator().manual_seed(0)).to(device)
-    score = _values(device)[:, order].abs() + 1e-3
-    count = torch.tensor([1, 800], device=device)
-    given = compiled.top_k(score, None, count)
-    yield "top_k", lambda: torch.equal(given, (_ranks(score) < count[:, None]).float())
+    for size in (1024, 20_000):  # in one block, and in parts
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(0)).to(device)
+        score = torch.linspace(1e-3, 3, size, device=device)[order].expand(2, -1).contiguous()
+        count = torch.tensor([1, size - 200], device=device)
+        given = compiled.top_k(score, None, count)
+        yield f"top_k of {size}", partial(_largest_are, given, score, count)
+
+
+def _largest_are(given: Tensor, score: Tensor, count: Tensor) -> bool:
+    return torch.equal(given, (_ranks(score) < count[:, None]).float())
 
 
 def check_clip(device: torch.device) -> Iterator[Comparison]:
