@@ -225,6 +225,18 @@ def test_before_the_first_step_the_model_is_copied_once_and_asked_three_times_in
     assert set(Normalised.sizes[:5]) == {batch_size or len(X)}
 
 
+def test_while_the_kernels_are_loaded_a_backward_pass_loads_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, asked = Normalised().eval().requires_grad_(False), []
+    for loaded, calls in ((True, 3), (False, 4)):
+        monkeypatch.setattr("sparsepgd.problem.engine.ready", lambda device, loaded=loaded: loaded)
+        Normalised.sizes.clear()
+        with Engine("bf16", graphs=False).running(model, X.device) as run:
+            asked.append(run(X.clone().requires_grad_()).detach())
+        assert len(Normalised.sizes) == calls  # of the model, of its copy for comparison, and of the copy
+    assert torch.equal(*asked)
+
+
 def test_the_images_that_decide_need_not_fit_the_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "decided", lambda self, *args: Engine("fp16", False, False))
     tight = Tight(5, SmallConvNet())

@@ -144,8 +144,8 @@ def _ranked(SCORE, USABLE, place, n, MASKED: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
 def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The bits of the last one that is chosen are found one by one, the highest first; those that equal it are chosen in
-    their order until there are enough."""
+    """The bits of the last one that is chosen are found one by one, the highest first; those that equal it are chosen
+    in their order until there are enough."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     bits = _ranked(SCORE + row * n, USABLE + row * n, place, n, MASKED)
     count = tl.load(COUNT + row).to(tl.int32)

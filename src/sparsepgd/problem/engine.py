@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import EngineWarning, first_line
+from sparsepgd.kernels import ready
 from sparsepgd.problem.checks import check_fields, choice
 from sparsepgd.problem.compiled import FEW, Beside, Compiled, agree, wait_for_compilations
 from sparsepgd.problem.lean import lean
@@ -177,6 +178,7 @@ class Running:
         asked for the whole batch: for each size of a batch, libraries look for their kernels anew."""
         with torch.no_grad(), torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             wanted = self._ask(self.model, x)
+            self._load_libraries(x)
             try:
                 given = self._ask(other, x)
             except torch.OutOfMemoryError:
@@ -185,6 +187,13 @@ class Running:
                 return False
         both = isinstance(wanted, Tensor) and isinstance(given, Tensor)
         return both and agree([given[:FEW]], [wanted[:FEW]], self.within)
+
+    def _load_libraries(self, x: Tensor) -> None:
+        """Instead of waiting for the kernels: a first backward pass, for which torch loads much."""
+        if x.requires_grad and not ready(self.device):
+            with suppress(Exception), torch.enable_grad():
+                point = x.detach().requires_grad_()
+                torch.autograd.grad(self._ask(self.model, point).float().sum(), point)
 
     def _cast(self, x: Tensor) -> Any:
         if self.compiled is not None and len(x) not in self.uncompiled:
