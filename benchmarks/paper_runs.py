@@ -207,7 +207,7 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         dash = "a dash means that the run " + "was not asked for or " * bool(order.rows)
         dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
-    first = plan.parts[0].subject
+    first = max((part.subject for part in plan.parts), key=lambda one: len(one.x))  # slow attacks have fewer images
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
     places: dict[str, str] = {}

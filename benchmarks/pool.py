@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
@@ -11,8 +12,11 @@ T = TypeVar("T")
 Key = tuple[str, ...]  # what tells one piece of work from the others, in words
 
 
-def collected(futures: dict[Key, Future[T]], until: float) -> dict[Key, T]:
-    """What is finished by the time `until` of time.monotonic(); each says how long it took, or why it failed."""
+def collected(
+    futures: dict[Key, Future[T]], until: float, each: Callable[[Key, T], None] = lambda key, result: None
+) -> dict[Key, T]:
+    """What is finished by the time `until` of time.monotonic(); each says how long it took, or why it failed. `each` is
+    called with every result at once."""
     done: dict[Key, T] = {}
     keys, begun, left = {future: one for one, future in futures.items()}, time.monotonic(), until - time.monotonic()
     try:
@@ -23,6 +27,8 @@ def collected(futures: dict[Key, Future[T]], until: float) -> dict[Key, T]:
             said = seconds(done[one]) if error is None else f"{type(error).__name__}: {error}"
             what = ", ".join(word.partition(", loss=")[0] for word in one)
             print(f"{time.monotonic() - begun:6.1f} {len(done)}/{len(keys)} {what}: {said}", flush=True)
+            if error is None:
+                each(one, done[one])
     except TimeoutError:
         print("the time is over", flush=True)
     return done

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsepgd import atomic
 from sparsepgd.runs.identity import hardware
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +77,11 @@ def origin(data: str, *images: Tensor) -> dict[str, Any]:
     known = {"commit": commit(), "sha256": found}
     unknown = [*([] if known["commit"] else ["commit"]), *([] if known["sha256"] or data in OWN else ["checksum"])]
     return {name: value for name, value in known.items() if value} | ({"unknown": unknown} if unknown else {})
+
+
+def write_record(file: Path, record: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, (json.dumps(record, indent=1) + "\n").encode())
 
 
 @cache

@@ -61,7 +61,7 @@ def full_size_models() -> str:
         card = zoo.card(name, ROOT / "weights")
         paper, lowest = next(one for one in card.robust if one.attack == "saa"), card.lowest
         assert lowest is not None
-        cells = [f"{one.robust_accuracy:.1%} (`{one.attack}`, {one.steps:,} steps)" for one in (paper, lowest)]
+        cells = [f"{one.robust_accuracy:.1%} ({_words(one)})" for one in (paper, lowest)]
         rows.append([f"[{name}](weights/{name}.json)", TRAINING[name], f"{card.clean_accuracy:.1%}", *cells])
     titles = ["model", "trained on", "clean", "under the paper's ensemble", "lowest of all attacks"]
     return (
@@ -70,6 +70,10 @@ def full_size_models() -> str:
         f"{_again()} The small models in the package, also under rows and patches, are on the "
         "[leaderboard](docs/leaderboard.md).\n"
     )
+
+
+def _words(one: zoo.Figure) -> str:
+    return f"all {one.runs} runs" if one.attack == zoo.ALL_RUNS else f"`{one.attack}`, {one.steps:,} steps"
 
 
 def _again() -> str:

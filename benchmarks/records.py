@@ -11,15 +11,18 @@ from typing import Any
 
 from provenance import OWN, ROOT
 
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.reproduce.jobs import scale
 from sparsepgd.reproduce.recipes import RECIPES
 from sparsepgd.tables import markdown
+from sparsepgd.zoo.registry import LEAST
 
 RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
 Records = dict[str, Record]  # by the name of the file, without .json
 NONE: Record = {"attacks": []}
+SHIPPED = {"prn18-anneal": "cifar10-anneal-searched", "prn18-fast-ls": "cifar10-fast-ls"}  # by whose recipe
 
 
 def load(name: str) -> Record:
@@ -89,14 +92,23 @@ class Measured:
     def percent(self) -> float:
         return 100 * self.share
 
+    @property
+    def high(self) -> float:
+        """The upper end of the 95 % interval."""
+        return wilson(round(self.share * self.images), self.images)[1]
+
     def __str__(self) -> str:
         return f"{self.percent:.1f} ({self.attack}, {self.images:,} images)"
 
 
 def strongest(results: Path, recipe: str, budget: tuple[int, str], attack: str | None = None) -> Measured | None:
-    """The lowest accuracy that a record has of a model under a budget, of any attack or of one."""
+    """The lowest accuracy that a record has of a model under a budget, of any attack or of one, over at least LEAST
+    images. A measurement over fewer counts if there is no other, or if even the upper end of its interval is lower."""
     found = [one for one in _measured(results) if (one.recipe, one.budget) == (recipe, budget)]
-    return min((one for one in found if attack in (None, one.attack)), key=lambda one: one.share, default=None)
+    found = [one for one in found if attack in (None, one.attack)]
+    many = min((one for one in found if one.images >= LEAST), key=lambda one: one.share, default=None)
+    few = min((one for one in found if one.images < LEAST), key=lambda one: one.high, default=None)
+    return few if many is None or (few is not None and few.high < many.share) else many
 
 
 def _measured(results: Path) -> Iterator[Measured]:
@@ -112,11 +124,12 @@ def _measured(results: Path) -> Iterator[Measured]:
         for words, one in record.get("others", {}).items():
             k, _, pattern = words.partition(" ")
             yield Measured(recipe, (int(k), pattern), one["robust_accuracy"], "sAA", one["images"], name)
-    for name, record in read(results, "subject").items():
+    for name, record in {**read(results, "subject"), **read(results, "measured")}.items():
+        recipe = SHIPPED.get(record.get("model", ""), name)
         for one in record["robust"]:
             attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
             budget = one["k"], _words(one["pattern"])
-            yield Measured(name, budget, one["robust_accuracy"], attack, one["images"], name)
+            yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
     for name, record in read(results, "saa").items():
         recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
         yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
@@ -209,7 +222,9 @@ def made(results: Path = RESULTS) -> dict[str, Made]:
 
 
 def trained_by(record: Record, model: str) -> str:
-    """The recipe of a model whose card a record holds."""
+    """The recipe of a model whose card a record holds; subjects are named after theirs."""
+    if model.startswith("subject-"):
+        return model
     command = record.get("models", {}).get(model, {}).get("command", "")
     told = re.findall(r"--recipe (?:\S*/)?(\S+)\.toml", command)
     return told[-1] if told else ""  # the last stage

@@ -142,10 +142,10 @@ def _upper(words: str) -> str:
 
 
 def _lowest(one: Made, section: str, row: str) -> float | None:
-    values = [value for column, value in one.cells(section, row).items() if column != "clean"]
     recipe = trained_by(one.record, one.places.get(row, ""))
-    low = strongest(RESULTS, recipe, SECTIONS[section]) if recipe and section in SECTIONS else None
-    return min([*values, *([low.percent] if low else [])], default=None)
+    if recipe and section in SECTIONS and (low := strongest(RESULTS, recipe, SECTIONS[section])):
+        return low.percent
+    return min((value for column, value in one.cells(section, row).items() if column != "clean"), default=None)
 
 
 def _more(recipe: str) -> str:

@@ -169,10 +169,11 @@ def _confirmed() -> str:
     )
     low = [_measured(f"cifar10-{name}", PIXELS) for name in ("strades-long", "strades-sn")]
     fallen = [f"{name_of(one.recipe)} from {_saa(one.recipe).percent:.1f} % to {one.percent:.1f} %" for one in low]
+    images = " and ".join(dict.fromkeys(f"on {one.images:,} images" for one in low))
     return _checked(
         max(apgd, cluster) < saa and all(one.attack != "sAA" for one in low),
         f"Other attacks confirm this: l1-APGD reduces this network to {apgd:.1f} %, Cluster-RS to {cluster:.1f} %. "
-        f"The strongest attacks so far reduce {' and '.join(fallen)} ([training]({TRAINING})).",
+        f"The strongest attacks so far, {images}, reduce {' and '.join(fallen)} ([training]({TRAINING})).",
     )
 
 

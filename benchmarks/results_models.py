@@ -2,12 +2,27 @@
 
 from collections.abc import Iterator
 
-from records import RESULTS, SECTIONS, Measured, Record, Records, anchor, budget_of, made, read, recipe_of, strongest
+from records import (
+    RESULTS,
+    SECTIONS,
+    Made,
+    Measured,
+    Record,
+    Records,
+    anchor,
+    budget_of,
+    made,
+    read,
+    recipe_of,
+    strongest,
+    trained_by,
+)
 
 from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.reproduce.recipe import facts, table
 from sparsepgd.reproduce.recipes import STRUCTURED, UNSTRUCTURED
 from sparsepgd.tables import markdown
+from sparsepgd.zoo import ALL_RUNS
 
 ROLES = {  # the paper's model whose place a recipe takes; of subjects, `spgd reproduce` says it
     "cifar10-plain": "Vanilla",
@@ -55,6 +70,32 @@ def models() -> Iterator[str]:
     ours = [f"{kind}: clean" if i == 0 else words for kind in KINDS.values() for i, words in enumerate(COLUMNS)]
     yield markdown(["budget", "defence", "paper: clean", COLUMNS[1], *ours], rows) + "\n"
     yield _explained(any(NOT_RUN in cell for row in rows for cell in row))
+    yield from _over_k()
+
+
+def _over_k() -> Iterator[str]:
+    """What Tables I and VIII add: k = 10 and 15, where the paper has such a model."""
+    one, rows = made()["unstructured"], []
+    blocks = [block for block in accuracy.PIXELS if block.section != "k=20"]
+    for role, model in one.places.items():
+        cells = []
+        for block in blocks:
+            paper, recipe = table(block.label).value(block.section, role, "sAA"), trained_by(one.record, model)
+            ours = (strongest(RESULTS, recipe, (block.k, block.pattern), attack) for attack in ("sAA", None))
+            cells += [paper, *(found and found.percent for found in ours)]
+        if cells[0] is not None:
+            rows.append([role, *("-" if value is None else f"{value:.1f}" for value in cells)])
+    titles = [words for block in blocks for words in (f"{block.section}, paper: sAA", "ours: sAA", "lowest")]
+    yield markdown(["defence", *titles], rows) + "\n"
+    yield (
+        f"With fewer pixels ([all attacks]({one.link})): our models in this table are `{_common(one)}`, trained for "
+        f"k = 20, on {one.images}.\n"
+    )
+
+
+def _common(one: Made) -> str:
+    kinds = dict.fromkeys(name.partition("-")[0] for name in one.places.values())
+    return ", ".join(f"{kind}-..." for kind in kinds)
 
 
 def name_of(recipe: str) -> str:
@@ -117,26 +158,27 @@ def _cells(recipe: str, record: Record) -> list[str]:
 
 
 def _lowest(low: Measured | None) -> str:
-    """With the attack unless it is saa+, and a mark if SparseAnneal has not been run."""
+    """With the attack unless it is saa+, the number of images if they are few, and a mark if SparseAnneal has not been
+    run."""
     if low is None:
         return "-"
     run = any(_low(low.recipe, attack) for attack in ("anneal", "saa+"))
-    name = "" if low.attack == "saa+" or (low.attack == "sAA" and not run) else f" ({low.attack})"
-    return f"{low.percent:.1f}{name}{'' if run or not low.share else NOT_RUN}"
+    usual = low.attack in ("saa+", ALL_RUNS) or (low.attack == "sAA" and not run)
+    told = [*([] if usual else [low.attack]), *([] if low.images == USUAL else [f"{low.images:,} images"])]
+    words = f" ({', '.join(told)})" if told else ""
+    return f"{low.percent:.1f}{words}{'' if run or not low.share else NOT_RUN}"
 
 
 def _explained(marked: bool) -> str:
     if not all(record["recipe"].startswith("recipes/quick/") for record in read(RESULTS, "train").values()):
         raise ValueError("not all models were trained by short recipes any more; write this statement anew")
-    found = [_low(name.removeprefix("train-")) for name in _records()]
-    fewer = dict.fromkeys(f"{one.attack}: {one.images:,}" for one in found if one and one.images != USUAL)
-    images = f"{USUAL:,} images" + (f" ({', '.join(fewer)})" if fewer else "")
     mark = " \\* SparseAnneal has not been run yet, so the value may be far too high." if marked else ""
     paper = facts()["follow_up"]["source"].rpartition("arXiv:")[2]
     return (
-        f"Accuracy is in percent, robust accuracy on {images}. *Lowest* is the lowest in any record, under `saa+` "
-        f"unless an attack is named.{mark} PRN-18 are our PreActResNet-18 (`prn18-...`, [training]({TRAINING})), "
-        f"*small* our small networks (`subject-...`, [subjects]({SUBJECTS})). We trained them by short recipes; "
-        "the paper's, with 100 epochs, has not been run yet. See also [k = 10, 15, 20]"
-        f"({made()['unstructured'].link}). Later work is [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"
+        f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest* is the lowest "
+        f"in any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 are our "
+        f"PreActResNet-18 (`prn18-...`, [training]({TRAINING})), *small* our small networks (`subject-...`, "
+        f"[subjects]({SUBJECTS})). We trained them by short recipes; the paper's, with 100 epochs, has not been run "
+        "yet. Later work is"
+        f" [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"
     )

@@ -25,6 +25,7 @@ from results_models import not_attacked
 
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.tables import markdown
+from sparsepgd.zoo import Figure
 
 
 def trainings(records: Records) -> Iterator[str]:
@@ -92,7 +93,8 @@ def other_seeds(records: Records) -> Iterator[str]:
     for name, record in records.items():
         recipe = Path(record["recipe"]).stem
         for file, one in ((f"train-{recipe}", load(f"train-{recipe}")), (name, record)):
-            saa, plus = one["saa"], [f"{100 * figure['robust_accuracy']:.1f}" for figure in one["saa+"]]
+            saa = one["saa"]
+            plus = [f"{100 * figure['robust_accuracy']:.1f}" for figure in one["saa+"] if figure["attack"] == "saa+"]
             cells = [f"{100 * one['clean']:.1f}", f"{100 * saa['robust_accuracy']:.1f}", ", ".join(plus)]
             rows.append([recipe, str(one["seed"]), f"{one['all stages']['seconds']:.0f}", *cells, file_of(file)])
     yield markdown(["recipe", "training seed", "seconds", "clean", "sAA", "saa+", "record"], rows) + "\n"
@@ -116,11 +118,7 @@ def subjects(records: Records) -> Iterator[str]:
     rows = []
     for name, record in records.items():
         k, pattern = budget_of(name)
-        robust = "; ".join(
-            f"{100 * one['robust_accuracy']:.1f} ({one['attack']}, {one['steps']:,} steps, {one['queries']:,} queries, "
-            f"{one['images']:,} images)"
-            for one in record["robust"]
-        )
+        robust = "; ".join(f"{100 * one['robust_accuracy']:.1f} ({Figure(**one)})" for one in record["robust"])
         spent = [str(record["epochs"]), f"{record['seconds']:.0f}", f"{100 * record['clean']:.1f}"]
         rows.append([name, recipe_of(name)["method"], f"k = {k} ({pattern})", *spent, robust or "-", file_of(name)])
     yield markdown(["subject", "method", "budget", "epochs", "seconds", "clean", "robust", "record"], rows) + "\n"

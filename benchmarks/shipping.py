@@ -10,11 +10,11 @@ from provenance import named
 
 from sparsepgd import atomic, options, zoo
 from sparsepgd.problem.oracle import Oracle, borrowed
-from sparsepgd.runs import identity
+from sparsepgd.report.leaderboard import Contender
 from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED, load_data
 from sparsepgd.threat import Budget
-from sparsepgd.training.entries import round_to_half
+from sparsepgd.training.entries import budget_on_card, round_to_half
 from sparsepgd.training.state import write_weights
 
 
@@ -45,10 +45,15 @@ def shipped(name: str, folder: Path, before: Sequence[zoo.Card], about: str, dat
 
 
 def figure(attack: SparseAutoAttack, share: float, images: int, seed: int = 0) -> zoo.Figure:
-    budget, pattern = attack.budget, identity.plain(attack.budget.pattern)
-    return zoo.Figure(
-        attack.name, share, images, budget.k, pattern, budget.eps, attack.steps, attack.queries, seed
-    )  # fmt: skip
+    lengths = {"steps": attack.steps, "queries": attack.queries}
+    return zoo.Figure(attack.name, share, images, **budget_on_card(attack.budget), **lengths, seed=seed)
+
+
+def all_runs(entered: Contender) -> list[zoo.Figure]:
+    """What all runs of a record of the leaderboard leave together; [] for a single run."""
+    budget = {name: entered.budget[name] for name in ("k", "pattern", "eps")}
+    one = zoo.Figure(zoo.ALL_RUNS, entered.robust_accuracy, entered.images, **budget, runs=len(entered.attempts))
+    return [one] if one.runs > 1 else []
 
 
 def first_line(recipe: Path) -> str:

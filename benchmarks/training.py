@@ -8,9 +8,10 @@ after the other; run again, it goes on where it was stopped. The records go to b
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
 `--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
-with --plus steps too. A recipe with several budgets (`others`) is measured under each of them. `--only-train` leaves
-out what is measured; the same command without it adds that later. With `--steps 0`, the figure under the paper's
-ensemble is the short one that the training itself measured at its end, before the weights were rounded.
+with --plus steps too. The card also says which share of the images withstands all runs together. A recipe with several
+budgets (`others`) is measured under each of them. `--only-train` leaves out what is measured; the same command without
+it adds that later. With `--steps 0`, the figure under the paper's ensemble is the short one that the training itself
+measured at its end, before the weights were rounded.
 
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --seed 1 \\
         --ship prn18-anneal-1 --weights other --seeds 3
@@ -34,10 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from provenance import named, origin
-from shipping import budgets_of, figure, first_line, hyphened, shipped
+from shipping import all_runs, budgets_of, figure, first_line, hyphened, shipped
 
 from sparsepgd import zoo
 from sparsepgd.analysis.summary import wilson
+from sparsepgd.report import leaderboard as board
 from sparsepgd.runs.folders import load as load_run
 from sparsepgd.runs.records import Record
 from sparsepgd.search import SparseAutoAttack
@@ -171,9 +173,10 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         list(pool.map(lambda one: one.run(args), [*plus, *papers]))
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
     short = next(one for one in card_of(folder).robust if one.attack == "saa")
+    measured = [*figures(plus), *together([*papers, *plus])]
     if ship:
         told = f"robust: the first {args.n} of them{'' if papers else ', under saa before the weights were rounded'}"
-        add_robust(args.weights, ship, figures([*papers, *plus]) if papers else [short, *figures(plus)], told)
+        add_robust(args.weights, ship, [*(figures(papers) or [short]), *measured], told)
     others = papers[1:]
     every = [*before(name, args), card_of(folder)]
     return {
@@ -196,7 +199,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **({"saa+": [dataclasses.asdict(one) for one in figures(plus)]} if ship else {}),
+        **({"saa+": [dataclasses.asdict(one) for one in measured]} if ship else {}),
         **({"shipped as": ship} if ship and args.weights == WEIGHTS else {}),
         "saa": papers[0].told() if papers else of_training(short),
         **({"others": {one.words: one.told() for one in others}} if others else {}),
@@ -211,6 +214,15 @@ def of_training(one: zoo.Figure) -> dict[str, Any]:
 
 def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
     return [one.figure for one in evaluations]
+
+
+def together(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
+    """For each budget, what all runs leave."""
+    entered: dict[str, board.Contender] = {}
+    for one in evaluations:
+        new = board.from_run(one.record)
+        entered[one.words] = board.joined(entered[one.words], new) if one.words in entered else new
+    return [figure for one in entered.values() for figure in all_runs(one)]
 
 
 def recipe_of(name: str) -> Path:

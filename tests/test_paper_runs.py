@@ -58,6 +58,16 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
 
 
+def test_the_images_of_a_record_are_those_of_all_attacks_but_the_slow_ones(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("unstructured", "--model", "Vanilla=zoo:small-plain", "--few", "1")
+    args, order = words(driver, monkeypatch, tmp_path, *given)
+    last = len(driver.planned(order, "unstructured")[1].parts) - 1
+    record = driver.record(order, args, "unstructured", attacked(driver, order, "unstructured", skip=last))
+    assert (record["images"], record["few"]) == (2, {"CS": 1, "SF": 1})
+
+
 def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ("--name", "mine", "--model", "Vanilla=zoo:small-plain", "--rows", "eps=8/255", "--size", "32")
     args, order = words(driver, monkeypatch, tmp_path, "watermarks", *model)

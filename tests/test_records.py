@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsepgd.zoo import Card
+from sparsepgd.zoo import ALL_RUNS, Card
 from test_results_page import ROOT, script
 
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
@@ -81,6 +81,17 @@ def test_a_card_says_how_the_model_was_trained_and_what_all_stages_cost(file: Pa
     assert card.epochs == sum(told or [recipe["epochs"] for recipe in recipes])
     starts = [Path(recipe["model"].partition(":")[2]).name for recipe in recipes]
     assert starts == ["", *(stage.stem for stage in stages)][: len(stages)], "from fresh weights on"
+
+
+@pytest.mark.parametrize("file", CARDS, ids=lambda file: file.stem)
+def test_all_runs_together_leave_no_more_images_than_each_of_them(file: Path) -> None:
+    card = Card.of(json.loads(file.read_text()))
+    assert card.budgets
+    for one in card.robust:
+        same = [other for other in card.robust if (other.budget, other.images) == (one.budget, one.images)]
+        if one.attack == ALL_RUNS:
+            assert one.robust_accuracy <= min(other.robust_accuracy for other in same)
+            assert 1 < one.runs <= len(same) - 1
 
 
 def test_the_cost_of_every_training_is_known_from_fresh_weights_on(records: Any) -> None:

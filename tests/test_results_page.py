@@ -132,7 +132,7 @@ def test_every_trained_model_is_in_the_table_of_models_under_the_strongest_attac
 ) -> None:
     models = script("results_models", monkeypatch)
     trained, small = (records.read(records.RESULTS, kind) for kind in ("train", "subject"))
-    _, table, _ = models.models()
+    _, table, *_ = models.models()
     cells = [cell.strip() for line in table.splitlines()[2:] for cell in line.split("|")[1:-1]]
     rows = [cells[at : at + 10] for at in range(0, len(cells), 10)]
     assert [sum(row[at] != "" for row in rows) for at in (4, 7)] == [len(trained), len(small)]
@@ -145,6 +145,18 @@ def test_every_trained_model_is_in_the_table_of_models_under_the_strongest_attac
     assert models._lowest(share) == "50.0 \\*", "SparseAnneal has not been run"
     monkeypatch.setattr(models, "_low", lambda recipe, attack=None: share)
     assert models._lowest(share) == "50.0 (sAA)"
+
+
+def test_a_measurement_over_few_images_counts_only_if_it_cannot_be_chance(
+    records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, near, far = (
+        records.Measured("m", (20, "pixel"), share, attack, images, "")
+        for share, attack, images in ((0.5, "saa+", 1000), (0.45, "anneal", 100), (0.3, "anneal", 100))
+    )
+    for found, expected in (([many, near], many), ([many, far], far), ([near], near), ([], None)):
+        monkeypatch.setattr(records, "_measured", lambda results, found=found: found)
+        assert records.strongest(records.RESULTS, "m", (20, "pixel")) == expected
 
 
 def test_a_claim_is_in_the_list_where_its_record_puts_it(records: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +197,8 @@ def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: A
     assert (sat.images, sat.share <= 0.339) == (1000, True), "not the 51.0 of 100 images and 1,000 queries"
     assert records.strongest(records.RESULTS, "cifar10-fast-ls", (20, "pixel")).attack == "anneal"
     assert records.strongest(records.RESULTS, "cifar10-none", (20, "pixel")) is None
+    long = records.strongest(records.RESULTS, "cifar10-strades-long", (20, "pixel"))
+    assert (long.attack, long.images, long.high < 0.639) == ("spgd-near", 300, True), "too low for chance"
     assert records.stages("cifar10-strades-long") == ["cifar10-plain", "cifar10-strades", "cifar10-strades-long"]
     assert records.stages("cifar10-strades-sn") == ["cifar10-plain", "cifar10-fast-ls", "cifar10-strades-sn"]
     trainings = records.read(records.RESULTS, "train")

@@ -137,6 +137,17 @@ def test_further_figures_go_onto_the_card(trained: Trained, tmp_path: Path) -> N
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.json", "mine.safetensors"]
 
 
+def test_a_figure_of_all_runs_takes_the_place_of_one_of_fewer_runs(trained: Trained, tmp_path: Path) -> None:
+    old = written(trained, tmp_path)
+    assert old.budgets == [{"k": 3, "pattern": {"kind": "Pixels"}, "eps": 1.0}]
+    two, three, other = (
+        zoo.Figure(zoo.ALL_RUNS, share, images, **old.budgets[0], runs=runs)
+        for share, images, runs in ((0.5, 9, 2), (0.4, 9, 3), (0.6, 5, 2))
+    )
+    for new, expected in ((two, [two]), (other, [two, other]), (three, [other, three])):
+        assert add_robust(tmp_path, "mine", [new], "by hand").robust == [*old.robust, *expected]
+
+
 @pytest.mark.parametrize(
     ("figures", "message"),
     [

@@ -92,6 +92,11 @@ def test_changed_weights_are_refused(tmp_path, network):
         ({"robust": [{"attack": "saa"}]}, "one.json is not a valid card: robust_accuracy is missing"),
         ({"robust": ["saa"]}, "one.json is not a valid card: "),
         ({"robust": {"saa": 0.5}}, "one.json is not a valid card: robust={'saa': 0.5}; expected a list"),
+        (
+            {"robust": [{"attack": "all runs", "robust_accuracy": 0.5, "images": 9, "k": 3, "runs": 0}]},
+            "runs=0; use at",
+        ),
+        ({"budgets": ["20 pixel"]}, "one.json is not a valid card: budgets.0='20 pixel'; expected a table"),
         ({"classes": "ant"}, "one.json is not a valid card: classes='ant'; expected a list"),
         ({"classes": ["ant", 1]}, "one.json is not a valid card: classes.1=1; expected text"),
         ({"seed": "one"}, "one.json is not a valid card: seed='one'; expected an integer"),
@@ -118,6 +123,29 @@ def test_a_card_of_version_1_had_robust_accuracies_by_sentences(tmp_path, networ
         zoo.Figure("spgd-projected", 0.5, 1000, 20, steps=100),
         zoo.Figure("sparse-rs", 0.25, 200, 20, queries=500),
     ]
+
+
+def test_the_lowest_figure_is_that_of_the_budget_trained_for_on_enough_images(tmp_path, network):
+    row, pixels = ({"k": k, "pattern": {"kind": kind}, "eps": 1.0} for k, kind in ((1, "Rows"), (20, "Pixels")))
+    figures = [
+        zoo.Figure("saa+", 0.10, 1000, **pixels, steps=9),
+        zoo.Figure("saa+", 0.40, 200, **row, steps=9),
+        zoo.Figure("saa+", 0.52, 1000, **row, steps=9),
+        zoo.Figure("saa+", 0.51, 1000, **row, steps=9, seed=1),
+        zoo.Figure(zoo.ALL_RUNS, 0.48, 1000, **row, runs=2),
+    ]
+
+    def lowest(*, budgets, robust):
+        add_model(tmp_path, "one", network, budgets=budgets, robust=[vars(one) for one in robust])
+        return zoo.card("one", tmp_path).lowest
+
+    assert lowest(budgets=[row, pixels], robust=figures) == figures[4]
+    assert str(figures[4]) == "all 2 runs, k=1, rows, 1000 images"
+    assert lowest(budgets=[row], robust=figures[:4]) == figures[3]
+    assert str(figures[3]) == "saa+, k=1, rows, 9 steps, 1000 images, seed 1"
+    assert lowest(budgets=[row], robust=figures[:2]) == figures[1], "no other has more images"
+    assert lowest(budgets=[row], robust=figures[:1]) is None, "not measured under its budget"
+    assert lowest(budgets=[], robust=figures) == figures[0], "an older card"
 
 
 def test_a_card_that_is_not_json(tmp_path, network):

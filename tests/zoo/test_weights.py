@@ -80,4 +80,7 @@ def test_the_card_quotes_the_lowest_that_any_record_of_its_budget_has_reached(na
     for record in (json.loads(file.read_text()) for file in sorted(results.glob("train-*.json"))):
         if record.get("shipped as") == name:
             reached += [one["robust_accuracy"] for one in record["saa+"]]
-    assert min(one.robust_accuracy for one in card.robust if one.images >= 1000) == min(reached)
+    if (file := results / f"measured-{name}.json").is_file():
+        reached += [one["robust_accuracy"] for one in json.loads(file.read_text())["robust"]]
+    assert card.lowest is not None
+    assert card.lowest.robust_accuracy == min(reached)

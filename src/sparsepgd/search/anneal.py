@@ -34,12 +34,14 @@ from sparsepgd.threat import Threat
 class CycleSettings:
     """How cycles are made; the values were chosen on held-out training images."""
 
-    starts: int  # cycles that begin at the clean image
+    starts: int  # cycles that begin at the clean image, at most: there is a next one if the last found the best point
     size: float  # the first step of the first of them, as a share of eps,
     growth: float  # and by how much that of each further one is larger
     span: float  # later first steps: that of the start which found the best point, times 1 / span to span
-    decay: float  # the last step of a cycle as a share of its first
     length: int  # steps of a cycle
+    decay: float  # a step after so many, as a share of the first
+    longer: int | None = None  # steps of later cycles where the smallest first step is the best; None: as of others,
+    late: int = 0  # and how many cycles come before the first of them
     widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
     hold: float = 0.6  # the share of its steps after which it has come down to k groups
     noise: float = 0.0  # the largest uniform noise that is added to the best point
@@ -50,18 +52,20 @@ class CycleSettings:
 
 ANNEALED = CycleSettings(
     starts=3,
-    size=0.12,
-    growth=2.3,
+    size=0.1,
+    growth=2.5,
     span=1.5,
-    decay=0.5,
     length=10,
+    decay=0.5,
+    longer=15,
+    late=6,
     widths=(3.0, 40.0),
     noise=0.05,
     barred=0.2,
-    local=0.6,
+    local=0.3,
     ascents=20,
 )
-MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, decay=0.2, length=10)  # of groups that overlap
+MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, length=10, decay=0.2)  # of groups that overlap
 FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
 FIRST = 20  # steps of the first cycle of a minimum-norm search
 PART = 128  # it comes down to this part of all groups,
@@ -88,6 +92,7 @@ class Cycle:
     """The settings of a cycle, and how far it is."""
 
     number: Tensor  # (B,)
+    start: Tensor  # (B,) bool, whether it tries one of the first steps
     k: Tensor  # (B,), groups that it comes down to
     t: Tensor  # (B,), steps done
     length: Tensor  # (B,), steps in all
@@ -148,7 +153,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 6 if self.early_stop else 8
+        return 7 if self.early_stop else 9
 
     @property
     def keeps(self) -> Keeps:
@@ -161,7 +166,9 @@ class SparseAnneal(Stepwise[State]):
         length = min(settings.length if whole else FIRST, self.steps - 1)
         k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
         wide, size = number + max(settings.widths), number + settings.size
-        cycle = Cycle(zero, zero + k, zero, zero + length, wide, size, number, clean.v == 0, number > 0, zero)
+        cycle = Cycle(
+            zero, zero == 0, zero + k, zero, zero + length, wide, size, number, clean.v == 0, number > 0, zero
+        )
         now, count = self._support(threat, images, clean, cycle)
         limit = zero + self.budget.k
         return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
@@ -180,7 +187,7 @@ class SparseAnneal(Stepwise[State]):
         g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
         within = self._within(state)
         solved, rising = within & seen.fooled, within & (seen.loss > state.margin)
-        state = self._remember(threat, state, seen, rising)
+        state = self._remember(state, seen, rising)
         if not self.early_stop:
             state = self._with_fewer(threat, images, state, solved)
             over = over | (solved & (state.count <= state.cycle.k))
@@ -211,13 +218,13 @@ class SparseAnneal(Stepwise[State]):
         """(B,) bool: whether the point is within the limit, and not the clean image."""
         return (state.count > 0) & (state.count <= state.limit)
 
-    def _remember(self, threat: Threat, state: State, seen: Evaluation, better: Tensor) -> State:
+    def _remember(self, state: State, seen: Evaluation, better: Tensor) -> State:
         """Where it is better, (B,) bool, the point becomes the best one."""
         return dataclasses.replace(
             state,
             best=choose(better, state.now, state.best),
             margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
-            size=torch.where(better & (state.cycle.number < settings_for(threat).starts), state.cycle.size, state.size),
+            size=torch.where(better & state.cycle.start, state.cycle.size, state.size),
         )
 
     def _with_fewer(self, threat: Threat, images: Images, state: State, solved: Tensor) -> State:
@@ -238,16 +245,19 @@ class SparseAnneal(Stepwise[State]):
     def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
         """The settings of the next cycle."""
         settings, number = settings_for(threat), state.cycle.number + 1
-        (narrow, wide), start = settings.widths, number < settings.starts
+        narrow, wide = settings.widths
+        start = state.cycle.start & (state.size == state.cycle.size) & (number < settings.starts)
+        long = (state.size <= settings.size) & (number >= settings.late)  # which is after the starts
         draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
         later = state.size * settings.span ** (2 * draws[1] - 1)
         cycle = Cycle(
             number,
+            start,
             k=state.limit.clamp(min=1),
             t=torch.zeros_like(number),
-            length=torch.full_like(number, settings.length),
+            length=torch.where(long, settings.longer or settings.length, settings.length),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
-            size=torch.where(start, settings.size * settings.growth**number, later),
+            size=torch.where(start, state.size * settings.growth, later),
             noise=settings.noise * draws[2],
             free=noise.uniform(Stream.MASK, images.index, number, threat.grid) >= column(settings.barred * draws[3]),
             local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
@@ -262,7 +272,7 @@ class SparseAnneal(Stepwise[State]):
         solved = state.limit < self.budget.k
         fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draw)).long().clamp(min=1)
         k = torch.where(solved, fewer, (RISE * state.cycle.k).clamp(max=self.budget.k))
-        onward = solved & state.margin.isinf() & ~self._from_clean(ANNEALED, state, cycle)
+        onward = solved & state.margin.isinf() & ~self._from_clean(state, cycle)
         return dataclasses.replace(
             cycle,
             k=k,
@@ -286,19 +296,19 @@ class SparseAnneal(Stepwise[State]):
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
             point = Point(delta, state.best.v)
-        clean = column(self._from_clean(settings_for(threat), state, cycle))
+        clean = column(self._from_clean(state, cycle))
         return Point(*(torch.where(clean, 0.0, one) for one in (images.clip(point.delta), point.v)))
 
-    def _from_clean(self, settings: CycleSettings, state: State, cycle: Cycle) -> Tensor:
-        """(B,) bool: whether the cycle begins at the clean image. The first ones do; in a minimum-norm search only as
-        long as there is no success or it has many groups."""
-        many = (state.limit == self.budget.k) | (state.limit >= FEW)
-        return (cycle.number < settings.starts) & many
+    def _from_clean(self, state: State, cycle: Cycle) -> Tensor:
+        """(B,) bool: whether the cycle begins at the clean image. Starts do; in a minimum-norm search only as long as
+        there is no success or it has many groups."""
+        return cycle.start if self.early_stop else cycle.start & ((state.limit == self.budget.k) | (state.limit >= FEW))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
         cycle, now = state.cycle, state.now
-        size = self.budget.eps * cycle.size * settings_for(threat).decay ** (cycle.t / cycle.length)
+        settings = settings_for(threat)
+        size = self.budget.eps * cycle.size * settings.decay ** (cycle.t / settings.length)
         delta = now.delta + column(size) * direction(threat, g)
         if not threat.overlapping:
             return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)

@@ -18,7 +18,7 @@ from sparsepgd.runs import identity
 from sparsepgd.search import SparseAutoAttack
 from sparsepgd.threat import Budget
 from sparsepgd.training.state import write_weights
-from sparsepgd.zoo import Card, Figure, load
+from sparsepgd.zoo import ALL_RUNS, Card, Figure, load
 from sparsepgd.zoo.networks import PreActResNet
 from sparsepgd.zoo.registry import verified
 
@@ -75,6 +75,7 @@ def zoo_entry(
         architecture=architecture,
         arguments=arguments or {},
         classes=list(classes),
+        budgets=[budget_on_card(one) for one in trained.settings.budgets],
         parameters=count,
         sha256=write_weights(folder / f"{name}.safetensors", state),
         method=kind.name,
@@ -98,11 +99,12 @@ def zoo_entry(
 def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measured: str) -> Card:
     """Add robust accuracies to the card of a model, and to its `measured` on which images and how.
 
-    Refused if the weights are not those of the card, or if the card holds another figure of the same attack.
+    A figure of all runs takes the place of one of fewer runs. Refused if the weights are not those of the card, or if
+    the card holds another figure of the same attack.
     """
     card, _ = verified(name, Path(folder))
     figures = [replace(one, robust_accuracy=round(one.robust_accuracy, 5)) for one in figures]
-    robust = {one.key: one for one in card.robust}
+    robust = {one.key: one for one in card.robust if not any(_adds_runs(new, one) for new in figures)}
     for one in figures:
         old = robust.setdefault(one.key, one)
         if old != one:
@@ -117,6 +119,15 @@ def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measure
         raise UnsupportedError(f"{error}; the card of {name} was not changed") from None
     atomic.write(Path(folder) / f"{name}.json", card.to_json().encode())
     return card
+
+
+def _adds_runs(new: Figure, old: Figure) -> bool:
+    same = (new.attack, new.budget, new.images) == (old.attack, old.budget, old.images)
+    return same and new.attack == ALL_RUNS and new.runs > old.runs
+
+
+def budget_on_card(budget: Budget) -> dict[str, Any]:
+    return {"k": budget.k, "pattern": identity.plain(budget.pattern), "eps": budget.eps}
 
 
 def round_to_half(model: nn.Module) -> dict[str, Tensor]:
@@ -145,8 +156,8 @@ def measure(
     images, robust = min(len(x), images), []
     for attack in (SparseAutoAttack(one, steps, 2 * steps, version=two) for one in budgets for two in VERSIONS):
         accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
-        budget, pattern = attack.budget, identity.plain(attack.budget.pattern)
-        robust.append(Figure(attack.name, accuracy, images, budget.k, pattern, budget.eps, steps, 2 * steps))
+        budget = budget_on_card(attack.budget)
+        robust.append(Figure(attack.name, accuracy, images, **budget, steps=steps, queries=2 * steps))
     how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
     return Figures(round(float((said == y).float().mean()), 5), robust, how)
 

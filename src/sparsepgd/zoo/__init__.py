@@ -10,6 +10,7 @@ from sparsepgd.zoo.networks import (
 )
 from sparsepgd.zoo.places import FULL_SIZE, Place
 from sparsepgd.zoo.registry import (
+    ALL_RUNS,
     CIFAR10_CLASSES,
     Card,
     Figure,
@@ -24,6 +25,7 @@ from sparsepgd.zoo.registry import (
 from sparsepgd.zoo.resnet import ResNet, resnet18, resnet34, vgg11
 
 __all__ = [
+    "ALL_RUNS",
     "CIFAR10_CLASSES",
     "FULL_SIZE",
     "Card",

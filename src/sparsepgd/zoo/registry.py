@@ -48,13 +48,16 @@ IMAGES = "cifar10_test_500"
 
 
 SHARE = {"ge": 0, "le": 1}  # limits that `validation.checked` reads
+ALL_RUNS = "all runs"
+LEAST = 500  # images of a figure that may be quoted, if there is one with so many
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The robust accuracy under one attack and budget."""
+    """The robust accuracy under one attack and budget, or of several runs together (``all runs``): an image is then
+    robust only if it is robust in every run."""
 
-    attack: str  # by its name in the registry of attacks
+    attack: str  # by its name in the registry of attacks, or ALL_RUNS
     robust_accuracy: float = field(metadata=SHARE)
     images: int = field(metadata={"ge": 1})  # the first so many
     k: int | None = field(metadata={"ge": 1})  # None here and below: not known, of a card of version 1
@@ -63,6 +66,11 @@ class Figure:
     steps: int | None = field(default=None, metadata={"ge": 1})  # of its gradient attacks
     queries: int | None = field(default=None, metadata={"ge": 1})  # of its black boxes
     seed: int = 0
+    runs: int = field(default=1, metadata={"ge": 1})  # of ALL_RUNS
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        return {"k": self.k, "pattern": self.pattern, "eps": self.eps}
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -72,10 +80,13 @@ class Figure:
     def __str__(self) -> str:
         """``spgd-projected, k=20, 100 steps, 1000 images``."""
         kind, *sides = (self.pattern or {"kind": "Pixels"}).values()
-        words = [] if kind == "Pixels" else [" ".join([kind.lower(), *map(str, sides if kind == "Patches" else ())])]
+        size = [" " + "x".join(map(str, sides))] if kind == "Patches" else []
+        words = [] if kind == "Pixels" else ["".join([kind.lower(), *size])]
         words += [f"eps={self.eps:.4g}"] if self.eps is not None and self.eps < 1 else []
         words += [f"{count} {unit}" for count, unit in ((self.steps, "steps"), (self.queries, "queries")) if count]
-        return ", ".join([self.attack, *([] if self.k is None else [f"k={self.k}"]), *words, f"{self.images} images"])
+        attack = f"all {self.runs} runs" if self.attack == ALL_RUNS else self.attack
+        words += [f"{self.images} images", *([f"seed {self.seed}"] if self.seed else [])]
+        return ", ".join([attack, *([] if self.k is None else [f"k={self.k}"]), *words])
 
 
 @dataclass(frozen=True)
@@ -98,14 +109,18 @@ class Card:
     clean_accuracy: float = field(metadata=SHARE)
     measured: str  # on which images, how
     classes: list[str] = field(default_factory=list)  # names in the order of the logits; none: not known
+    budgets: list[dict[str, Any]] = field(default_factory=list)  # trained for: k, pattern, eps; none: not known
     robust: list[Figure] = field(default_factory=list)
     curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
     version: Literal[2] = 2  # of the format; 1 had the robust accuracies by sentences
 
     @property
     def lowest(self) -> Figure | None:
-        """The figure of the strongest attack; None: nothing was measured."""
-        return min(self.robust, key=lambda one: one.robust_accuracy, default=None)
+        """The lowest robust accuracy under the budget that the model was trained for, the first if there are several;
+        None: not measured. Figures over fewer than 500 images count only if there are no others."""
+        own = [one for one in self.robust if one.budget in self.budgets[:1] or not self.budgets]
+        enough = [one for one in own if one.images >= LEAST]
+        return min(enough or own, key=lambda one: one.robust_accuracy, default=None)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
