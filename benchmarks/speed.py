@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparsepgd as sp
+from sparsepgd.problem.compiled import wait_for_compilations
 from sparsepgd.problem.engine import Engine, Meter, metered
 from sparsepgd.problem.oracle import borrowed
 from sparsepgd.runs.identity import hardware
@@ -47,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="name for the record")
     parser.add_argument("--arch", default="preact_resnet18")
     parser.add_argument("--weights", type=Path, nargs="+", default=[])
-    parser.add_argument("--data", type=Path, help="npz with x (N, H, W, C) uint8 and y")
+    parser.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8, and y")
     parser.add_argument("--official", type=Path)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
@@ -80,8 +81,9 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
     with np.load(args.data) as file:
-        x = torch.from_numpy(file["x"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
-        y = torch.from_numpy(file["y"][: args.n]).long().to(args.device)
+        part = "_test" if "x_test" in file else ""
+        x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
+        y = torch.from_numpy(file[f"y{part}"][: args.n]).long().to(args.device)
     return model.to(args.device).eval(), x, y
 
 
@@ -149,6 +151,7 @@ def growth(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> 
         attack = sp.SparsePGD(sp.Budget(k=k), 100 if args.device == "cuda" else 3, early_stop=False)
         for _ in range(2):
             result, seconds, meter, memory = once(model, x, y, attack, Engine(args.precision, compiled), batch_size)
+            wait_for_compilations()
         us = 1e6 * seconds / max(int(result.forwards.sum()), 1)
         rows.append({"what": what, "value": value, "seconds": seconds, "us": us, "memory": memory})
         print({**rows[-1], "meter": dataclasses.asdict(meter)}, flush=True)

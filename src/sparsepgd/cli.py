@@ -23,6 +23,7 @@ from sparsepgd.commands.reproduce import reproduce
 from sparsepgd.commands.train import train
 from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
+from sparsepgd.problem.compiled import compiling
 
 INTERRUPTED = 130  # the exit code that typer makes of an interrupt
 DEBUG = "Add --debug to see the traceback of an error."
@@ -80,6 +81,17 @@ def common(
 
 def main() -> None:
     """0 done, 1 failed, 2 wrong use. A traceback only with --debug."""
+    try:
+        _main()
+    except SystemExit as end:
+        if compiling():  # Python would wait for the compiler
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:

@@ -78,9 +78,11 @@ def chosen():
 by_torch = list(chosen())
 budget.kernels = lambda device: compiled
 by_kernel = list(chosen())
+compiled.HELD, compiled.PART = 16, 256
+in_parts = list(chosen())
 assert len(by_torch) == 57
-for one, other in zip(by_torch, by_kernel, strict=True):
-    assert other.dtype == torch.float32 and torch.equal(one, other)
+for one, other, third in zip(by_torch, by_kernel, in_parts, strict=True):
+    assert other.dtype == third.dtype == torch.float32 and torch.equal(one, other) and torch.equal(one, third)
 print("equal")
 """
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar
 
 import pytest
 import torch
-import torch._dynamo.utils as dynamo
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd.errors import EngineWarning, UnsupportedError
-from sparsepgd.problem.engine import PRECISIONS, Compiled, Engine, in_parts
+from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.engine import PRECISIONS, Engine, in_parts
 from sparsepgd.problem.lean import lean
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search import stepwise
@@ -23,10 +21,6 @@ X = images(12)
 ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)
 NET = SmallConvNet()
 CUDA = torch.device("cuda")
-
-
-def compiled(**options: object) -> Engine:
-    return Engine("fp32", True, backend="aot_eager", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
@@ -42,70 +36,6 @@ def test_every_success_of_a_reduced_precision_holds_in_full_precision(precision:
 def test_an_unknown_precision_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnsupportedError, match="precision='half'; use one of 'fp32', 'tf32', 'bf16', 'fp16'"):
         Engine("half")  # type: ignore[arg-type]
-
-
-def test_compiled_code_gives_the_same_result() -> None:
-    model = SmallConvNet(dtype=torch.float64)
-    x = images(9, dtype=torch.float64)
-    y = labelled(model, x)
-    expected = ATTACK(model, x, y)
-    result = ATTACK(model, x, y, engine=compiled())
-    assert torch.equal(result.fooled, expected.fooled)
-    torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
-
-
-def test_batches_of_any_size_and_repeated_calls_use_the_same_compiled_code() -> None:
-    torch._dynamo.reset()
-    dynamo.counters.clear()
-    model = SmallConvNet().eval().requires_grad_(False)
-    for size in (40, 33, 24, 17):
-        run = Compiled(model, "aot_eager")
-        run(images(size).requires_grad_())
-    assert dynamo.counters["stats"]["unique_graphs"] == 1
-    ATTACK(model, X, labelled(model, X), engine=compiled())
-    before = dynamo.counters["stats"]["unique_graphs"]
-    ATTACK(model, X, labelled(model, X), seed=1, engine=compiled())
-    assert dynamo.counters["stats"]["unique_graphs"] == before
-
-
-def test_weights_that_change_do_not_compile_anew() -> None:
-    torch._dynamo.reset()
-    dynamo.counters.clear()
-    model = SmallConvNet()
-    for _ in range(3):
-        Compiled(model.eval(), "aot_eager")(X)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(0.9)
-    assert dynamo.counters["stats"]["unique_graphs"] == 1
-
-
-def refuse(graph: object, inputs: object) -> object:
-    raise RuntimeError("not this operator")
-
-
-def test_a_model_that_cannot_be_compiled_runs_as_it_is_after_one_warning() -> None:
-    torch._dynamo.reset()
-    model = SmallConvNet()
-    y = labelled(model, X)
-    expected = ATTACK(model, X, y)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = ATTACK(model, X, y, engine=Engine(compile=True, backend=refuse))  # type: ignore[arg-type]
-    told = [str(one.message) for one in caught if issubclass(one.category, EngineWarning)]
-    assert len(told) == 1
-    assert "SmallConvNet cannot be compiled" in told[0]
-    assert "use Engine(compile=False)" in told[0]
-    assert torch.equal(result.x_adv, expected.x_adv)
-
-
-def test_an_error_of_the_model_itself_is_the_callers_also_when_compiled() -> None:
-    class Broken(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise ValueError("weights are missing")
-
-    with pytest.raises(ValueError, match="weights are missing"):
-        Compiled(Broken(), "aot_eager")(X)
 
 
 def test_on_a_gpu_half_precision_and_graphs_are_the_default_and_code_is_compiled_if_asked_for() -> None:
@@ -145,7 +75,7 @@ class Flattening(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("engine", [Engine(), Engine("bf16"), compiled()], ids=["plain", "bf16", "compiled"])
+@pytest.mark.parametrize("engine", [Engine(), Engine("bf16")], ids=["plain", "bf16"])
 def test_a_model_that_views_its_maps_runs_all_the_same(engine: Engine) -> None:
     torch._dynamo.reset()
     model = Flattening()
@@ -293,6 +223,18 @@ def test_before_the_first_step_the_model_is_copied_once_and_asked_three_times_in
     steps = 2 if batch_size is None else 2 * -(-len(X) // batch_size)
     assert len(Normalised.sizes) == 3 + steps
     assert set(Normalised.sizes[:5]) == {batch_size or len(X)}
+
+
+def test_while_the_kernels_are_loaded_a_backward_pass_loads_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, asked = Normalised().eval().requires_grad_(False), []
+    for loaded, calls in ((True, 3), (False, 4)):
+        monkeypatch.setattr("sparsepgd.problem.engine.ready", lambda device, loaded=loaded: loaded)
+        Normalised.sizes.clear()
+        with Engine("bf16", graphs=False).running(model, X.device) as run:
+            asked.append(run(X.clone().requires_grad_()).detach())
+        assert len(Normalised.sizes) == calls  # of the model, of its copy for comparison, and of the copy
+    assert torch.equal(*asked)
 
 
 def test_the_images_that_decide_need_not_fit_the_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:

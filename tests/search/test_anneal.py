@@ -307,6 +307,20 @@ class Noted(sp.SparseAnneal):
         return []
 
 
+@pytest.mark.parametrize(("clean", "larger_is_better"), [(0.0, True), (0.5, False)])
+def test_starts_and_the_length_of_later_cycles_follow_from_which_first_step_is_best(
+    clean: float, larger_is_better: bool
+) -> None:
+    """A linear model that is never fooled: the smallest steps take a grey pixel to white, but not a black one."""
+    attack, x = Noted(sp.Budget(k=2), 160), torch.full((1, 1, 8, 8), clean)
+    assert not bool(attack(Linear(torch.ones(1, 8, 8), -65.0), x, torch.tensor([0])).fooled)
+    cycles = [state.cycle for state in attack.begun]
+    assert [bool(one.start) for one in cycles[:3]] == [True, larger_is_better, False]
+    starts = [float(one.size) for one in cycles if bool(one.start)]
+    assert starts == pytest.approx([0.25, 0.625][: len(starts)])
+    assert [int(one.length) for one in cycles[:8]] == [10] * 5 + [10 if larger_is_better else 15] * 3
+
+
 @pytest.mark.parametrize(("k", "expected"), [(1024, [32, 128, 512, 1024, 1024]), (100, [32, 100, 100, 100, 100])])
 def test_cycles_come_down_to_four_times_as_many_groups_until_there_is_a_success(k: int, expected: list[int]) -> None:
     """Of 1,024 pixels, the first to 8 of them; all together do not do."""
@@ -507,7 +521,7 @@ def test_points_where_the_model_has_no_answer_are_no_success_and_no_progress(val
         known = (z[:, None, :, 0, 0] == first[None]).all(2).any(1)
         return torch.where(known[:, None], net(z), value)
 
-    attack = sp.SparseAnneal(sp.Budget(k=6, pattern=pattern), 90)
+    attack = sp.SparseAnneal(sp.Budget(k=6, pattern=pattern), 180)
     result = attack(model, x, y)
     assert torch.equal(result.x_adv[:, :, 0, 0], first)
     assert int(result.fooled.sum()) >= 2
@@ -596,7 +610,7 @@ def test_local_search_fools_a_model_whose_gradients_mislead(pattern: sp.Pattern,
         answer: Tensor = net(Misleading.apply(z))
         return answer
 
-    attack = sp.SparseAnneal(sp.Budget(k=12, pattern=pattern), 800)
+    attack = sp.SparseAnneal(sp.Budget(k=12, pattern=pattern), 1600)
     with_it = attack(model, x, y)
     monkeypatch.setattr(anneal, "ANNEALED", dataclasses.replace(anneal.ANNEALED, local=0.0))
     without = attack(model, x, y)

@@ -62,3 +62,26 @@ def test_kernels_that_are_compiled_beside_the_search_come_into_what_is_recorded(
         recorded.append(meter.recorded)
     assert recorded == [1, 1, 2, 2, 2]
     assert now.x.tolist() == [[20.0]] * 3
+
+
+def test_a_batch_whose_recording_does_not_fit_the_memory_goes_on_unrecorded_and_smaller_ones_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Graph:
+        def __init__(self, work: Any) -> None:
+            self.replay = work
+
+    def record(work: Any, before: Any) -> Any:
+        if size > 2:
+            raise torch.OutOfMemoryError("no room")
+        return Graph(work), None
+
+    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    meter = Meter()
+    stepper: Stepper[Rows] = Stepper(lambda now: Rows(now.x + 1), graphs=True, meter=meter)
+    recorded = []
+    for size in (4, 4, 3, 2):
+        assert stepper(Rows(torch.zeros(size, 1)), 6).x.tolist() == [[6.0]] * size
+        recorded.append(meter.recorded)
+    assert recorded == [0, 0, 0, 1]

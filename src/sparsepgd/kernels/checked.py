@@ -44,8 +44,8 @@ def check_uniform(device: torch.device) -> Iterator[Comparison]:
 
 
 def check_normalisation(device: torch.device) -> Iterator[Comparison]:
-    half = _values(device).view(2, 64, 4, 4).half().contiguous(memory_format=torch.channels_last).requires_grad_()
-    factor, addend = torch.linspace(0.5, 2, 64, device=device), torch.linspace(-1, 1, 64, device=device)
+    half = _values().view(2, 64, 4, 4).half().contiguous(memory_format=torch.channels_last).to(device).requires_grad_()
+    factor, addend = torch.linspace(0.5, 2, 64).to(device), torch.linspace(-1, 1, 64).to(device)
 
     def agrees(name: str, given: Tensor, slope: Tensor) -> bool:
         whole = half.detach().float().requires_grad_()
@@ -59,24 +59,29 @@ def check_normalisation(device: torch.device) -> Iterator[Comparison]:
 
 
 def check_top_k(device: torch.device) -> Iterator[Comparison]:
-    order = torch.randperm(1024, generator=torch.Generator().manual_seed(0)).to(device)
-    score = _values(device)[:, order].abs() + 1e-3
-    count = torch.tensor([1, 800], device=device)
-    given = compiled.top_k(score, None, count)
-    yield "top_k", lambda: torch.equal(given, (_ranks(score) < count[:, None]).float())
+    for size in (1024, 20_000):  # in one block, and in parts
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
+        score = torch.linspace(1e-3, 3, size)[order].repeat(2, 1).to(device)
+        count = torch.tensor([1, size - 200], device=device)
+        given = compiled.top_k(score, None, count)
+        yield f"top_k of {size}", partial(_largest_are, given, score, count)
+
+
+def _largest_are(given: Tensor, score: Tensor, count: Tensor) -> bool:
+    return torch.equal(given, (_ranks(score) < count[:, None]).float())
 
 
 def check_clip(device: torch.device) -> Iterator[Comparison]:
-    p, x = 3 * _values(device), _values(device).abs() / 3
-    low, high = torch.zeros_like(x), torch.ones_like(x)
+    p, x = 3 * _values(), _values().abs() / 3
+    p, x, low, high = (one.to(device) for one in (p, x, torch.zeros_like(x), torch.ones_like(x)))
     given = compiled.clip(p, x, low, high)
     yield "clip", lambda: torch.equal(given, p.clamp(low - x, high - x))
 
 
 def check_render(device: torch.device) -> Iterator[Comparison]:
-    p = torch.stack([_values(device).view(2, 32, 32) + i for i in range(3)], 1)
+    p = torch.stack([_values().view(2, 32, 32) + i for i in range(3)], 1)
     x, mask = (p / 9).abs(), (p[:, :1] > 1).float()
-    low, high = torch.zeros_like(x), torch.ones_like(x)
+    p, x, mask, low, high = (one.to(device) for one in (p, x, mask, torch.zeros_like(x), torch.ones_like(x)))
     given = compiled.render(p, mask, x, low, high, 255)
     yield (
         "render",
@@ -86,7 +91,7 @@ def check_render(device: torch.device) -> Iterator[Comparison]:
 
 def check_judged(device: torch.device) -> Iterator[Comparison]:
     """By the losses of torch, as far as it has them: the cross-entropy of one image, the margin of the other."""
-    logits = _values(device)[:, :500:50].sin().requires_grad_()
+    logits = _values()[:, :500:50].sin().contiguous().to(device).requires_grad_()
     label, along = torch.tensor([3, 3], device=device), torch.tensor([0, 1], device=device)
     loss, fooled, slope = compiled.judged(logits, label, label, False, 1.0, 1, along, 4.0)
 
@@ -102,23 +107,26 @@ def check_judged(device: torch.device) -> Iterator[Comparison]:
 def check_varied(device: torch.device) -> Iterator[Comparison]:
     """Of two images with one changed point, the one gets another point, as strong and at 7, and the other a darker
     colour."""
-    mask, x = torch.zeros(2, 1, 32, 32, dtype=torch.bool, device=device), torch.full((2, 3, 32, 32), 0.5, device=device)
+    mask, x = torch.zeros(2, 1, 32, 32, dtype=torch.bool), torch.full((2, 3, 32, 32), 0.5)
     mask[:, :, 5, 9], wanted = True, torch.zeros_like(x)
     value = 0.25 * mask * torch.ones_like(x)
-    draws = torch.full((2, 2 * 1024 + 6 + 4), 0.5, device=device)
+    draws = torch.full((2, 2 * 1024 + 6 + 4), 0.5)
     draws[:, 7], draws[:, 2048:2051], draws[1, 2051:2054], draws[1, -4] = 0.9, 1.0, 0.25, 0.0
     wanted[0, :, 0, 7], wanted[1, :, 5, 9] = 0.25, 0.1875
-    one, single = torch.ones(2, dtype=torch.int64, device=device), torch.tensor([False, True], device=device)
-    box, parts = (x, torch.zeros_like(x), torch.ones_like(x)), torch.split(draws, [1024, 1024, 6, 4], 1)
-    new = compiled.varied(mask, value, box, None, parts, one, single, one, 1, (1.0, 0.5, 0.5, 0.2, 0.7, 0.1))
+    one, single = torch.ones(2, dtype=torch.int64), torch.tensor([False, True])
+    tensors = mask, value, x, torch.zeros_like(x), torch.ones_like(x), draws, one, single, wanted
+    mask, value, x, low, high, draws, one, single, wanted = (tensor.to(device) for tensor in tensors)
+    parts, shares = torch.split(draws, [1024, 1024, 6, 4], 1), (1.0, 0.5, 0.5, 0.2, 0.7, 0.1)
+    new = compiled.varied(mask, value, (x, low, high), None, parts, one, single, one, 1, shares)
     yield "varied", lambda: torch.equal(new[0], wanted.any(1, keepdim=True)) and torch.allclose(new[1], wanted)
 
 
 CHECKS = (check_uniform, check_varied, check_normalisation, check_judged, check_top_k, check_render, check_clip)
 
 
-def _values(device: torch.device) -> Tensor:
-    return torch.linspace(-3, 3, 2 * 1024, device=device).view(2, 1024)
+def _values() -> Tensor:
+    """On the host: there torch has its own kernels already, which on a device it would have to load."""
+    return torch.linspace(-3, 3, 2 * 1024).view(2, 1024)
 
 
 def _ranks(score: Tensor) -> Tensor:

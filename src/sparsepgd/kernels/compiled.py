@@ -23,7 +23,8 @@ CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # random numbers, or entries of images
 ROUNDER = tl.constexpr(1.5 * 2**23)  # a float32 plus this, minus this: rounded, halves to even
-MOST = 16384  # numbers of which `top_k` finds the largest: one block holds them all
+MOST = 1 << 18  # numbers of which `top_k` finds the largest
+HELD, PART = 16384, 8192  # so many of them one block holds; of more it reads a part at a time
 
 
 # BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
@@ -132,15 +133,21 @@ def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: 
 # The k largest
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _ranked(SCORE, USABLE, place, n, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bits of numbers that are not negative rank as the numbers do; -1: not usable, -2: not there."""
+    bits = tl.load(SCORE + place, mask=place < n, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    if MASKED:
+        bits = tl.where(tl.load(USABLE + place, mask=place < n, other=0) != 0, bits, -1)
+    return tl.where(place < n, bits, -2)
+
+
 @triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
 def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The bits of numbers that are not negative rank as the numbers do. The bits of the last one that is chosen are
-    found one by one, the highest first; those that equal it are chosen in their order until there are enough."""
+    """The bits of the last one that is chosen are found one by one, the highest first; those that equal it are chosen
+    in their order until there are enough."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    bits = tl.load(SCORE + row * n + place, mask=place < n, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    if MASKED:
-        bits = tl.where(tl.load(USABLE + row * n + place, mask=place < n, other=0) != 0, bits, -1)
-    bits = tl.where(place < n, bits, -2)
+    bits = _ranked(SCORE + row * n, USABLE + row * n, place, n, MASKED)
     count = tl.load(COUNT + row).to(tl.int32)
     last = 0
     for i in range(31):
@@ -152,6 +159,39 @@ def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constex
     tl.store(OUT + row * n + place, (above | (equal & enough)).to(tl.float32), mask=place < n)
 
 
+@triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
+def _top_k_of_many(  # type: ignore[no-untyped-def]
+    SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The same for more numbers than one block holds: they are read again for each bit."""
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    SCORE, USABLE, OUT = SCORE + row * n, USABLE + row * n, OUT + row * n
+    count = tl.load(COUNT + row).to(tl.int32)
+    last = 0
+    for i in range(31):
+        higher = last | (1 << (30 - i))
+        found = tl.zeros((BLOCK,), tl.int32)
+        for start in range(0, n, BLOCK):
+            found += (_ranked(SCORE, USABLE, start + place, n, MASKED) >= higher).to(tl.int32)
+        last = tl.where(tl.sum(found) >= count, higher, last)
+    usable, larger = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, n, BLOCK):
+        bits = _ranked(SCORE, USABLE, start + place, n, MASKED)
+        usable += (bits >= 0).to(tl.int32)
+        larger += (bits > last).to(tl.int32)
+    few = tl.sum(usable) < count
+    last = tl.where(few, -1, last)
+    room = count - tl.where(few, tl.sum(usable), tl.sum(larger))
+    taken = 0
+    for start in range(0, n, BLOCK):
+        bits = _ranked(SCORE, USABLE, start + place, n, MASKED)
+        equal = (bits == last).to(tl.int32)
+        enough = taken + tl.cumsum(equal, 0) <= room
+        chosen = (bits > last) | ((bits == last) & enough)
+        tl.store(OUT + start + place, chosen.to(tl.float32), mask=start + place < n)
+        taken += tl.sum(equal)
+
+
 def top_k(score: Tensor, usable: Tensor | None, count: Tensor) -> Tensor:
     """(B, n) float32: 1 on the `count` (B,) largest sizes of score (B, n) float32, n <= MOST, where `usable` (B, n) is
     true; 0 elsewhere. Among equals the first wins, as in Threat.top_k."""
@@ -159,8 +199,11 @@ def top_k(score: Tensor, usable: Tensor | None, count: Tensor) -> Tensor:
     block = triton.next_power_of_2(n)
     if out.numel():
         where = score if usable is None else usable.contiguous().view(torch.uint8)
-        masked = usable is not None
-        _top_k[(len(score),)](score, where, count.contiguous(), out, n, masked, block, num_warps=_warps(block))
+        inputs = score, where, count.contiguous(), out, n, usable is not None
+        if block <= HELD:
+            _top_k[(len(score),)](*inputs, block, num_warps=_warps(block))
+        else:
+            _top_k_of_many[(len(score),)](*inputs, PART, num_warps=16)
     return out
 
 

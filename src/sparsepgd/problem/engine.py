@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import EngineWarning, first_line
+from sparsepgd.kernels import ready
 from sparsepgd.problem.checks import check_fields, choice
+from sparsepgd.problem.compiled import FEW, Beside, Compiled, agree, wait_for_compilations
 from sparsepgd.problem.lean import lean
 from sparsepgd.problem.precision import full_precision, tf32
 
@@ -25,7 +27,6 @@ T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-FEW = 16  # images on which a lean copy is compared with its model
 
 
 @dataclass
@@ -62,8 +63,9 @@ class Engine:
     ``precision``: "bf16" and "fp16" autocast, "tf32" and "fp32" do not. A search compares losses that differ
     only slightly, so fp16, with three more bits of precision than bf16, makes it stronger; a model whose values are
     too large for fp16 uses bf16.
-    ``compile``: torch.compile, with one dynamic batch size. ``graphs``: a step is recorded as a CUDA graph and
-    replayed. Options that a model does not support are switched off with a warning.
+    ``compile``: torch.compile, with one dynamic batch size, in a thread beside the search, which changes over as soon
+    as the code is ready; it rounds differently, so two runs may differ in a few images. ``graphs``: a step is recorded
+    as a CUDA graph and replayed. Options that a model does not support are switched off with a warning.
     """
 
     precision: Precision | None = choice(None, PRECISIONS)
@@ -99,32 +101,61 @@ class Engine:
                 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
                 yield run
         finally:
+            run.beside = None  # a thread may go on for a while, but nobody waits for it
             run.as_it_was()
 
 
 class Running:
     """The model under an engine: with channels last, as convolutions like it, and in half precision as a lean copy,
-    unless the first answers show that the model does not allow it."""
+    unless the first answers show that the model does not allow it; compiled from the look on that finds it so."""
 
     def __init__(self, model: Any, engine: Engine, device: torch.device) -> None:
         self.engine, self.device, self.model, self.call = engine, device, model, model
         able = isinstance(model, nn.Module) and not hasattr(model, "_orig_mod")  # or compiled already
         self.half = HALF.get(engine.precision or "")
+        self.within = 0.1 if self.half == torch.bfloat16 else 0.02  # how far logits of the same model may be apart
         self.shown = False
         parameters = model.parameters() if isinstance(model, nn.Module) else ()
         self.kernels = [(one, one.data) for one in parameters if one.dim() == 4]  # with their data as they were
         for kernel, data in self.kernels:
             kernel.data = data.contiguous(memory_format=torch.channels_last)
-        self.lean = lean(model, self.half) if able and self.half and not engine.compile else None
-        if able and engine.compile:
-            self.call = Compiled(model, engine.backend)
+        self.lean = lean(model, self.half) if able and self.half else None
+        self.compiled: Compiled | None = None
+        self.uncompiled: set[int] = set()  # sizes of batches for which torch would have to compile it anew
+        compiles = able and engine.compile
+        self.beside = Beside(Compiled(model, engine.backend), self._ask, self.within) if compiles else None
 
     def __call__(self, x: Tensor) -> Any:
+        answer = self._answer(x)
+        if self.beside is not None:
+            self.beside.remember(self._laid(x), answer)
+        return answer
+
+    def change_over(self) -> bool:
+        """At a look: whether the model runs compiled from now on, and did not before. It is compiled from the first
+        look on. Where that fails, the search goes on without, after one warning."""
+        if self.beside is None:
+            return False
+        try:
+            self.compiled = self.beside.look()
+        except Exception as error:
+            self.beside = None
+            warn(f"{type(self.model).__name__} cannot be compiled ({first_line(error)})", "compile=False")
+        if self.compiled is None:
+            return False
+        self.beside = None
+        return True
+
+    def finish(self) -> None:
+        """For whoever measures the model after a first call: wait until it is compiled."""
+        while self.beside is not None and self.beside.seen is not None:
+            self.change_over()
+            wait_for_compilations()
+
+    def _answer(self, x: Tensor) -> Any:
         """The first answer shows whether the model takes channels last: it may want a view of contiguous maps."""
-        if not self.kernels or x.dim() != 4:
-            return self._cast(x)
-        laid = x.contiguous(memory_format=torch.channels_last)
-        if self.shown:
+        laid = self._laid(x)
+        if self.shown or not self.kernels or x.dim() != 4:
             return self._cast(laid)
         try:
             if self.lean is not None:
@@ -134,68 +165,56 @@ class Running:
             raise
         except RuntimeError:  # an error of its own comes again
             self.as_it_was()
-            self.call = self.model if self.call is self.lean else self.call
+            self.call = self.model
             return self._cast(x)
         self.shown = True
         return answer
+
+    def _laid(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.kernels and x.dim() == 4 else x
 
     def _agrees(self, other: nn.Module, x: Tensor) -> bool:
         """Whether the lean copy gives a few images the logits of the model, as far as half precision goes. Both are
         asked for the whole batch: for each size of a batch, libraries look for their kernels anew."""
         with torch.no_grad(), torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            wanted, self.call = self._cast(x), other
+            wanted = self._ask(self.model, x)
+            self._load_libraries(x)
             try:
-                given = self._cast(x)
+                given = self._ask(other, x)
             except torch.OutOfMemoryError:
                 raise
             except Exception:
                 return False
-            finally:
-                self.call = self.model
-        if not (isinstance(wanted, Tensor) and isinstance(given, Tensor) and wanted.shape == given.shape):
-            return False
-        given, wanted = given[:FEW].float(), wanted[:FEW].float()
-        apart, size = (given - wanted).abs().max(), wanted.abs().max()
-        return bool(apart <= (0.02 if self.half == torch.float16 else 0.1) * size)
+        both = isinstance(wanted, Tensor) and isinstance(given, Tensor)
+        return both and agree([given[:FEW]], [wanted[:FEW]], self.within)
+
+    def _load_libraries(self, x: Tensor) -> None:
+        """Instead of waiting for the kernels: a first backward pass, for which torch loads much."""
+        if x.requires_grad and not ready(self.device):
+            with suppress(Exception), torch.enable_grad():
+                point = x.detach().requires_grad_()
+                torch.autograd.grad(self._ask(self.model, point).float().sum(), point)
 
     def _cast(self, x: Tensor) -> Any:
+        if self.compiled is not None and len(x) not in self.uncompiled:
+            try:
+                return self._ask(self.compiled, x)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # there is no code for such a batch, or the model has an error, which comes again
+                self.uncompiled.add(len(x))
+        return self._ask(self.call, x)
+
+    def _ask(self, model: Any, x: Tensor) -> Any:
         if self.half is None:
-            return self.call(x)
+            return model(x)
         with torch.autocast(self.device.type, self.half, cache_enabled=False):
-            return self.call(x)
+            return model(x)
 
     def as_it_was(self) -> None:
         for kernel, data in self.kernels:
             kernel.data = data
         self.kernels = []
-
-
-class Compiled:
-    """A model compiled for batches of any size. What torch cannot compile runs uncompiled, after one warning."""
-
-    def __init__(self, model: nn.Module, backend: str) -> None:
-        self.model = model
-        # padding of matrix products ties the code to a range of batch sizes: another range, another compilation
-        options: Any = {"shape_padding": False} if backend == "inductor" else None
-        self.compiled: Any = torch.compile(model, backend=backend, options=options)
-
-    def __call__(self, x: Tensor) -> Any:
-        if self.compiled is None:
-            return self.model(x)
-        torch._dynamo.maybe_mark_dynamic(x, 0)
-        for dimension in range(1, x.dim()):  # images of another size get code of their own
-            torch._dynamo.mark_static(x, dimension)
-        try:
-            # every model of a class counts against the limit of that class, after which torch falls back silently
-            with torch._dynamo.config.patch(recompile_limit=64):
-                return self.compiled(x)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            answer = self.model(x)  # an error of the model itself comes again, and is the caller's
-            warn(f"{type(self.model).__name__} cannot be compiled ({first_line(error)})", "compile=False")
-            self.compiled = None
-            return answer
 
 
 def in_parts(work: Callable[[slice], T], count: int, size: int) -> tuple[list[T], int]:

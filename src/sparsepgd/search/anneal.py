@@ -247,7 +247,7 @@ class SparseAnneal(Stepwise[State]):
         settings, number = settings_for(threat), state.cycle.number + 1
         narrow, wide = settings.widths
         start = state.cycle.start & (state.size == state.cycle.size) & (number < settings.starts)
-        long = ~start & (state.size <= settings.size) & (number >= settings.late)
+        long = (state.size <= settings.size) & (number >= settings.late)  # which is after the starts
         draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
         later = state.size * settings.span ** (2 * draws[1] - 1)
         cycle = Cycle(
@@ -302,7 +302,7 @@ class SparseAnneal(Stepwise[State]):
     def _from_clean(self, state: State, cycle: Cycle) -> Tensor:
         """(B,) bool: whether the cycle begins at the clean image. Starts do; in a minimum-norm search only as long as
         there is no success or it has many groups."""
-        return cycle.start & ((state.limit == self.budget.k) | (state.limit >= FEW))
+        return cycle.start if self.early_stop else cycle.start & ((state.limit == self.budget.k) | (state.limit >= FEW))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
         """One step up the gradient g of all that may change; groups that overlap get their first places by it."""

@@ -21,7 +21,9 @@ from sparsepgd.problem.rows import assign, clone, tensors
 T = TypeVar("T")
 N = TypeVar("N")  # the slots: a dataclass of tensors with one row an image
 
-SMALL = 2048 * 3 * 32 * 32  # entries of a batch; above, the kernels take far longer than their launch
+# Entries of a batch: as many as an attack takes by itself (1,024 images of 32x32, 83 of 224x224). Above, the kernels
+# take far longer than their launch, and a recording holds as much working memory as a step once more.
+SMALL = 3 << 22
 WARM = 2  # times that work is done before it is recorded: compiled code and library handles must be there
 
 
@@ -101,27 +103,32 @@ class Stepper(Generic[N]):
     complete: bool = False  # whether what is recorded has all the kernels that there will be
     static: N | None = None  # the slots that the graph reads and writes
     graph: Any = None  # the last one, if only for its memory
+    limit: int = SMALL  # entries of the largest batch that is recorded
 
     def __call__(self, now: N, steps: int) -> N:
         first = next(tensors(now))
         self.meter.steps += steps
         self.meter.slot_steps += steps * len(first)
-        if not self.graphs or first.numel() > SMALL:
+        if not self.graphs or first.numel() > self.limit:
             return self._eager(now, steps)
         if len(first) != self.size:
             self.static = None
             self.size, self.warm = len(first), 0
-        if (
-            self.static is not None and not self.complete and ready(first.device)
-        ):  # they were compiled beside the search
+        if self.static is not None and not self.complete and ready(first.device):  # compiled beside the search
             self.static, self.warm = None, 0
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
             if not steps:
                 return now
-            static, self.complete = clone(now), ready(first.device)
-            recorded = record(lambda: assign(static, self.step(static)), self.graph)
+            try:
+                static, self.complete = clone(now), ready(first.device)
+                recorded = record(lambda: assign(static, self.step(static)), self.graph)
+            except torch.OutOfMemoryError:  # there was enough for the steps themselves
+                self.forget()
+                self.limit = first.numel() - 1
+                torch.cuda.empty_cache()
+                return self._eager(now, steps)
             if recorded is None:
                 self.graphs = False
                 return self._eager(now, steps)
@@ -134,7 +141,7 @@ class Stepper(Generic[N]):
 
     def forget(self) -> None:
         """Give back the memory of what was recorded; the next recording is like the first."""
-        self.static, self.graph, self.again = None, None, False
+        self.static, self.graph, self.again, self.size = None, None, False, 0
 
     def _eager(self, now: N, steps: int) -> N:
         for _ in range(steps):

@@ -49,6 +49,8 @@ def run(search: Stepwise[S], task: Task, running: Running) -> Best:
     interval = LookInterval(LONGEST if table.on_device else 1)
     total, done = len(waiting.x) * search.evaluations, 0
     while table.fill(interval.horizon):
+        if running.change_over():
+            stepper.forget()
         table.advance(interval.every)
         left = table.look()
         interval.adapt(left, table.count)
