@@ -40,7 +40,7 @@ from provenance import ROOT, command, commit, named, origin
 from sparsepgd import atomic, zoo
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.ablation import SCANS
-from sparsepgd.reproduce.jobs import SHIPPED, SIDE, Job, Scale, scale
+from sparsepgd.reproduce.jobs import OURS, SHIPPED, SIDE, Job, Scale, scale
 from sparsepgd.reproduce.parts import Case, Finished, Part, Plan, identified
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.recipes import recipe
@@ -188,10 +188,11 @@ def wanted(order: Order, part: Part) -> bool:
     return not order.rows or getattr(part, "row", None) in order.rows
 
 
-def turn(part: Part) -> tuple[int, int]:
-    """The largest budget first, for most of the paper's tables are about it; then what takes longest."""
+def turn(part: Part) -> tuple[bool, int, int]:
+    """The members of ensembles first; the largest budget, for most of the paper's tables are about it; then what takes
+    longest."""
     column = getattr(part, "column", "")
-    return -part.attack.budget.k, SLOW.index(column) if column in SLOW else len(SLOW)
+    return column not in OURS, -part.attack.budget.k, SLOW.index(column) if column in SLOW else len(SLOW)
 
 
 def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Done]) -> dict[str, Any] | None:

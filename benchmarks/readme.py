@@ -73,7 +73,7 @@ def full_size_models() -> str:
 
 
 def _words(one: zoo.Figure) -> str:
-    return f"all {one.runs} runs" if one.attack == zoo.ALL_RUNS else f"`{one.attack}`, {one.steps:,} steps"
+    return f"{one.runs} runs together" if one.attack == zoo.ALL_RUNS else f"`{one.attack}`, {one.steps:,} steps"
 
 
 def _again() -> str:

@@ -16,6 +16,7 @@ from sparsepgd.commands.leaderboard import leaderboard, markdown
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report import leaderboard as board
 from sparsepgd.runs import runs
+from sparsepgd.runs.folders import load
 from sparsepgd.search.contract import Attacker
 from support.models import SmallConvNet, images, labelled
 
@@ -164,7 +165,28 @@ def test_the_shipped_page_is_that_of_the_shipped_records() -> None:
 
 def test_shipped_records_are_of_the_shipped_models() -> None:
     from sparsepgd import zoo
-    from sparsepgd.runs.identity import model_digest
+    from sparsepgd.runs.identity import model_digest, stable_digest
 
     for one in board.contenders(ROOT / "leaderboard"):
-        assert one.model_sha256 == model_digest(zoo.load(one.model))
+        model = zoo.load(one.model)
+        if one.model_digest is None:
+            assert one.model_sha256 == model_digest(model)
+        else:
+            assert one.model_digest == stable_digest(model)
+
+
+def test_runs_under_another_version_of_torch_join_by_the_digest_that_does_not_depend_on_it(tmp_path: Path) -> None:
+    old, new = (
+        board.from_run(load(run(tmp_path / str(steps), sp.SparsePGD(sp.Budget(k=3), steps)))) for steps in (1, 2)
+    )
+    assert old.model_digest is not None
+    elsewhere = old.model_copy(update={"model_sha256": "printed differently"})
+    assert len(board.joined(elsewhere, new).attempts) == 2
+    older = old.model_copy(update={"model_digest": None})
+    assert board.joined(older, new).model_digest == new.model_digest
+    for other in (
+        elsewhere.model_copy(update={"model_digest": None}),
+        old.model_copy(update={"model_digest": "another"}),
+    ):
+        with pytest.raises(UnsupportedError, match="holds another model of the same name"):
+            board.joined(other, new)

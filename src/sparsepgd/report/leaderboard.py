@@ -50,6 +50,7 @@ class Contender(Strict):
     version: Literal[1] = 1
     model: str
     model_sha256: str | None
+    model_digest: str | None = None  # does not depend on the version of torch; None: of an older record, or a function
     data: str
     data_sha256: str
     images: int
@@ -120,6 +121,7 @@ def from_run(record: Record) -> Contender:
     return Contender(
         model=model["name"],
         model_sha256=model["sha256"],
+        model_digest=model.get("digest"),
         data=data["name"],
         data_sha256=data["sha256"],
         images=record.images,
@@ -143,16 +145,17 @@ def add(folder: Path, run: Path) -> Contender:
 
 def joined(old: Contender, new: Contender) -> Contender:
     """Both attacks on one model; the same attack again takes the place of its former self."""
-    for name in ("model_sha256", "data_sha256", "budget"):
+    digests = "model_sha256" if None in (old.model_digest, new.model_digest) else "model_digest"
+    for name in (digests, "data_sha256", "budget"):
         if getattr(old, name) != getattr(new, name):
             raise UnsupportedError(
-                f"{old.file} holds another {name.removesuffix('_sha256')} of the same name; rename one, or delete it"
+                f"{old.file} holds another {name.partition('_')[0]} of the same name; rename one, or delete it"
             )
     fresh = new.attempts[0]
     key = attrgetter("attack", "settings", "seed")
     kept = [one for one in old.attempts if key(one) != key(fresh)]
     attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
-    return old.model_copy(update={"attempts": tuple(attempts)})
+    return old.model_copy(update={"attempts": tuple(attempts), "model_digest": old.model_digest or new.model_digest})
 
 
 def contenders(folder: Path) -> list[Contender]:
