@@ -30,7 +30,7 @@ def default_pace(steps: int, structured: bool, gradient: str) -> tuple[float, in
     if not structured or steps <= 25:
         return 0.25, 3
     faster = max(min(12.5 * min(100 / steps, 1.0) ** (1 / 3), (10_000 / steps) ** 2), 1.0)
-    unchanged = 100 if gradient == "projected" else 50  # the projected gradient gains from more steps on a mask
+    unchanged = 125 if gradient == "projected" else 50  # the projected gradient gains from more steps on a mask
     return 0.0125 * faster, min(math.ceil(unchanged / faster), 50)
 
 
