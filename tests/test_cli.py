@@ -20,7 +20,7 @@ from typer.main import get_command
 
 import sparsepgd
 from sparsepgd import zoo
-from sparsepgd.cli import COMMANDS, app
+from sparsepgd.cli import COMMANDS, app, main
 from sparsepgd.runs.folders import load
 from support.terminal import spgd
 
@@ -347,3 +347,17 @@ def test_no_save_writes_nothing(tmp_path: Path) -> None:
 
 def test_the_version_is_told(tmp_path: Path) -> None:
     assert spgd("--version", cwd=tmp_path).stdout == f"spgd {sparsepgd.__version__}\n"
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["nothing"], 2)])
+def test_the_command_does_not_wait_for_the_compiler(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(sys, "argv", ["spgd", *words])
+    monkeypatch.setattr("os._exit", left.append)
+    for compiling in (False, True):
+        monkeypatch.setattr("sparsepgd.cli.compiling", lambda compiling=compiling: compiling)
+        with pytest.raises(SystemExit):
+            main()
+    assert left == [code]

@@ -18,7 +18,8 @@ from sparsepgd import baselines
 from sparsepgd.analysis.curves import Smallest
 from sparsepgd.errors import EngineWarning
 from sparsepgd.kernels import kernels, wait
-from sparsepgd.problem.engine import Engine, metered
+from sparsepgd.problem.compiled import wait_for_compilations
+from sparsepgd.problem.engine import Engine, Running, metered
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.runs.runs import run
@@ -102,6 +103,25 @@ def test_a_model_that_asks_the_host_is_not_recorded_and_gives_the_same_result() 
         result = ATTACK(Asking(model), x, y, engine=Engine("fp32", False, True))
     assert sum(issubclass(one.category, EngineWarning) for one in caught) == 1
     assert torch.equal(result.fooled, expected.fooled)
+
+
+def test_a_search_changes_over_to_compiled_code_and_records_its_steps_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look that finds a compilation under way waits for it, so that no clock is needed."""
+    changed, change_over = [], Running.change_over
+
+    def waiting(run: Running) -> bool:
+        wait_for_compilations()
+        changed.append(change_over(run))
+        return changed[-1]
+
+    monkeypatch.setattr(Running, "change_over", waiting)
+    model, x, y = on_gpu()
+    expected = ATTACK(model, x, y, engine=Engine("fp16"))
+    with metered() as meter:
+        result = ATTACK(model, x, y, engine=Engine("fp16", compile=True))
+    assert sum(changed) == 1
+    assert meter.recorded > 0
+    assert abs(int(result.fooled.sum()) - int(expected.fooled.sum())) <= 2
 
 
 def test_memory_stays_the_same_from_call_to_call() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -358,3 +360,13 @@ def test_in_a_thread_the_search_goes_on_and_measurements_wait() -> None:
         assert run.compiled is not None
         asked.evaluate(X, y, y, True)
     assert threading.main_thread() not in threads
+
+
+def test_a_search_without_compile_starts_no_thread_and_does_not_load_the_compiler() -> None:
+    program = (
+        "import sys, threading, sparsepgd as sp; x, y = sp.zoo.bundled_images(4); model = sp.zoo.load('small-plain'); "
+        "sp.SparsePGD(sp.Budget(k=2), 3)(model, x, y); "
+        "print(threading.active_count(), [name for name in sys.modules if name.startswith('torch._dynamo')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 []\n"
