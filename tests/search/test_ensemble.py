@@ -64,6 +64,13 @@ def test_the_members_are_the_papers_in_its_order() -> None:
     assert all(member.quantize for member in SparseAutoAttack(BUDGET, quantize=True).members)
 
 
+def test_each_gradient_has_its_own_defaults_for_structures() -> None:
+    rows = sp.Budget(k=1, pattern=sp.Rows())
+    for found in SparseAutoAttack(rows, 200).members[:2]:
+        assert isinstance(found, sp.SparsePGD)
+        assert found.tolerance == sp.SparsePGD(rows, 200, found.gradient).tolerance
+
+
 @pytest.mark.parametrize("budget", [sp.Budget(k=12), sp.Budget(k=4, pattern=sp.Patches(2))], ids=repr)
 def test_it_finds_the_union_of_what_its_members_find_alone(budget: sp.Budget) -> None:
     model, x, y = problem(dtype=torch.float64)

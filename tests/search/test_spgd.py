@@ -113,32 +113,58 @@ def test_defaults_are_the_papers_and_depend_on_the_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "pace", "tolerance"),
-    [  # 0.0125 * sqrt(10,000 / steps) and 50 / sqrt(10,000 / steps), rounded up
-        (20_000, 0.0125, 50),
-        (10_000, 0.0125, 50),
-        (2_500, 0.025, 25),
-        (400, 0.0625, 10),
-        (100, 0.125, 5),
-        (25, 0.25, 3),
-        (1, 0.25, 3),
+    ("steps", "pace", "tolerance", "projected"),
+    [  # 0.15625 up to 100 steps, 0.15625 * (100 / steps) ** (1 / 3) up to 5,518, then 0.0125 * (10,000 / steps) ** 2
+        (20_000, 0.0125, 50, 50),
+        (10_000, 0.0125, 50, 50),
+        (8_000, 0.01953125, 32, 50),
+        (3_000, 0.0502859, 13, 32),
+        (1_000, 0.0725248, 9, 22),
+        (800, 0.078125, 8, 20),
+        (300, 0.1083377, 6, 15),
+        (100, 0.15625, 4, 10),
+        (26, 0.15625, 4, 10),
+        (25, 0.25, 3, 3),
+        (1, 0.25, 3, 3),
     ],
 )
-def test_short_runs_on_structures_have_a_faster_pace_unless_told(steps: int, pace: float, tolerance: int) -> None:
+def test_short_runs_on_structures_have_a_faster_pace_unless_told(
+    steps: int, pace: float, tolerance: int, projected: int
+) -> None:
     rows, shape = sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=2, pattern=sp.Shape([[1, 1], [1, 0]]))
-    for attack in (sp.SparsePGD(rows, steps), sp.SparsePGD(shape, steps, "projected")):
-        assert (attack.alpha, attack.beta, attack.tolerance) == (pace, pace, tolerance)
+    pace = pytest.approx(pace, abs=1e-7)
+    for budget in (rows, shape):
+        found = sp.SparsePGD(budget, steps)
+        assert (found.alpha, found.beta, found.tolerance) == (pace, pace, tolerance)
+        found = sp.SparsePGD(budget, steps, "projected")
+        assert (found.alpha, found.beta, found.tolerance) == (pace, pace, projected)
+        assert sp.SparsePGD(budget, steps, "random").tolerance == tolerance
     told = sp.SparsePGD(rows, steps, alpha=0.5, tolerance=7)
     assert (told.alpha, told.beta, told.tolerance) == (0.5, pace, 7)
     for pattern in (sp.Pixels(), sp.Features()):
-        pixels = sp.SparsePGD(sp.Budget(k=2, pattern=pattern), steps)
+        pixels = sp.SparsePGD(sp.Budget(k=2, pattern=pattern), steps, "projected")
         assert (pixels.alpha, pixels.beta, pixels.tolerance) == (0.25, 0.25, 3)
 
 
-def test_the_pace_never_rises_with_the_steps_and_the_tolerance_never_falls() -> None:
-    paces, tolerances = zip(*(default_pace(steps, structured=True) for steps in range(1, 10_100)), strict=True)
+def test_the_pace_at_10_000_steps_is_exactly_the_papers_and_at_25_that_for_pixels() -> None:
+    for gradient in ("unprojected", "projected", "random"):
+        assert default_pace(10_000, True, gradient) == (0.0125, 50)
+        assert default_pace(25, True, gradient) == default_pace(25, False, gradient) == (0.25, 3)
+
+
+@pytest.mark.parametrize("gradient", ["unprojected", "projected"])
+def test_the_pace_never_rises_with_the_steps_and_the_tolerance_never_falls(gradient: str) -> None:
+    paces, tolerances = zip(*(default_pace(steps, True, gradient) for steps in range(1, 10_100)), strict=True)
     assert list(paces) == sorted(paces, reverse=True)
     assert list(tolerances) == sorted(tolerances)
+
+
+def test_a_replaced_length_keeps_the_pace_unless_told_to_choose_it_anew() -> None:
+    short = sp.SparsePGD(sp.Budget(k=1, pattern=sp.Rows()), 800)
+    kept = dataclasses.replace(short, steps=10_000)
+    assert (kept.alpha, kept.beta, kept.tolerance) == (0.078125, 0.078125, 8)
+    anew = dataclasses.replace(short, steps=10_000, alpha=None, beta=None, tolerance=None)
+    assert (anew.alpha, anew.beta, anew.tolerance) == (0.0125, 0.0125, 50)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache, partial
 from threading import Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -29,8 +30,11 @@ class Compiled:
     def __init__(self, model: nn.Module, backend: Any) -> None:
         self.model, self.backend = model, backend
         self.code: Call | None = None
+        shared: dict[int, Any] = {id(one): one for one in model.buffers()}
+        # parameters of its own, with the same data: those of the model are as they were as soon as the call ends
+        shared |= {id(one): nn.Parameter(one.data, requires_grad=False) for one in model.parameters()}
         try:
-            self.model = copy.deepcopy(model, {id(one): one for one in (*model.parameters(), *model.buffers())})
+            self.model = copy.deepcopy(model, shared)
         except Exception:  # of what a model holds besides: files, locks, sockets; then the thread shares it
             return
 
@@ -87,9 +91,10 @@ def _weights(modules: list[nn.Module]) -> int:
 class Beside:
     """A model on its way to be compiled: from the first answer that it gives, to a look that finds the code ready."""
 
-    def __init__(self, compiled: Compiled, ask: Callable[[Call, Tensor], Any], within: float) -> None:
-        """`ask`: calls the model in the precision of the search. `within`: how far the logits may be apart."""
-        self.compiled, self.ask, self.within = compiled, ask, within
+    def __init__(self, compiled: Callable[[], Compiled], ask: Callable[[Call, Tensor], Any], within: float) -> None:
+        """`compiled`: makes it of the model as it is after its first answer. `ask`: calls it in the precision of the
+        search. `within`: how far the logits may be apart."""
+        self.get, self.ask, self.within = cache(compiled), ask, within
         # images, whether gradients were on, and what the uncompiled model said of them
         self.seen: tuple[Tensor, bool, list[Tensor]] | None = None
         self.making: Future[None] | None = None
@@ -104,15 +109,16 @@ class Beside:
         """Begin, or see whether it is done. An error: it cannot be compiled, or says something else then."""
         if self.seen is None:
             return None
+        code = self.get()
         if self.making is None:
-            self.making = beside(self._make)
+            self.making = beside(partial(self._make, code))
         if not self.making.done():
             return None
         self.making.result()
         few, gradients, wanted = self.seen
         try:
             with torch.set_grad_enabled(gradients):
-                given = _tensors(self.ask(self.compiled, few))
+                given = _tensors(self.ask(code, few))
         except Exception:
             self.tries -= 1
             if not self.tries:
@@ -121,13 +127,13 @@ class Beside:
             return None
         if not agree(given, wanted, self.within):
             raise ArithmeticError("compiled code gives other logits")
-        return self.compiled
+        return code
 
-    def _make(self) -> None:
+    def _make(self, code: Compiled) -> None:
         assert self.seen is not None
         few, gradients, _ = self.seen
         with torch.cuda.device(few.device if few.is_cuda else -1), torch.set_grad_enabled(gradients):
-            said = [one for one in _tensors(self.ask(self.compiled.make, few)) if one.requires_grad]
+            said = [one for one in _tensors(self.ask(code.make, few)) if one.requires_grad]
             if said and few.requires_grad:  # the code for the backward pass is made by a first one
                 torch.autograd.grad([one.sum() for one in said], few)
 

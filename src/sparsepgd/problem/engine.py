@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -123,7 +124,7 @@ class Running:
         self.compiled: Compiled | None = None
         self.uncompiled: set[int] = set()  # sizes of batches for which torch would have to compile it anew
         compiles = able and engine.compile
-        self.beside = Beside(Compiled(model, engine.backend), self._ask, self.within) if compiles else None
+        self.beside = Beside(partial(Compiled, model, engine.backend), self._ask, self.within) if compiles else None
 
     def __call__(self, x: Tensor) -> Any:
         answer = self._answer(x)

@@ -181,7 +181,7 @@ class SparseAutoAttack(Attacker):
         standard = self.version == "standard"
         steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
         first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)
-        second = replace(first, gradient="projected")
+        second = SparsePGD(self.budget, steps, "projected", quantize=self.quantize)
         members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)

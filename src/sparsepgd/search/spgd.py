@@ -21,17 +21,17 @@ from sparsepgd.threat import Threat
 GRADIENTS = ("unprojected", "projected", "random")
 
 
-def default_pace(steps: int, structured: bool) -> tuple[float, int]:
-    """alpha = beta, and the tolerance.
+def default_pace(steps: int, structured: bool, gradient: str) -> tuple[float, int]:
+    """alpha = beta, and the tolerance (docs/deviations.md, "The pace of short runs").
 
-    The paper's for structures are meant for 10,000 steps. A run of T steps has larger ones by sqrt(10,000 / T), and
-    redraws earlier by the same factor; at 25 steps that is the paper's pace for pixels, and it stays so below
-    (docs/deviations.md, "Structured defaults").
+    The paper's for structures are meant for 10,000 steps. Shorter runs have `faster` times their alpha and redraw
+    earlier. Runs of 25 steps or fewer have those for pixels.
     """
-    if not structured:
+    if not structured or steps <= 25:
         return 0.25, 3
-    faster = min(max(math.sqrt(10_000 / steps), 1.0), 20.0)
-    return 0.0125 * faster, math.ceil(50 / faster)
+    faster = max(min(12.5 * min(100 / steps, 1.0) ** (1 / 3), (10_000 / steps) ** 2), 1.0)
+    unchanged = 125 if gradient == "projected" else 50  # the projected gradient gains from more steps on a mask
+    return 0.0125 * faster, min(math.ceil(unchanged / faster), 50)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class SparsePGD(Stepwise[State]):
     ``alpha`` is in units of eps, ``beta`` of sqrt(h * w), ``tolerance`` in steps. The defaults are the paper's:
     0.25, 0.25, 3 for pixels and features; 0.0125, 0.0125, 50 for structured patterns with 10,000 steps.
     Shorter runs on structured patterns take larger steps (`default_pace`). They are fixed when the attack is created:
-    replace(attack, steps=...) keeps them.
+    replace(attack, steps=...) keeps them, and so does replace(attack, gradient=...).
     """
 
     points_besides: ClassVar[int] = 1
@@ -71,7 +71,7 @@ class SparsePGD(Stepwise[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pace, tolerance = default_pace(self.steps, self.budget.pattern.structured)
+        pace, tolerance = default_pace(self.steps, self.budget.pattern.structured, self.gradient)
         for name, value in (("alpha", pace), ("beta", pace), ("tolerance", tolerance)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

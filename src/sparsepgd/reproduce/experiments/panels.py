@@ -95,10 +95,7 @@ def panels(recipe: Recipe, job: Job) -> Plan:
 
 
 def _attack(budget: Budget, job: Job) -> SparsePGD:
-    """Short runs need larger steps than the paper's for structures, which are meant for 10,000."""
-    short = budget.pattern.structured and job.scale.steps < 10_000
-    pace: Any = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if short else {}
-    return SparsePGD(budget, job.scale.steps, "projected" if budget.pattern.structured else "unprojected", **pace)
+    return SparsePGD(budget, job.scale.steps, "projected" if budget.pattern.structured else "unprojected")
 
 
 def _fooled(one: Finished) -> float:
