@@ -118,7 +118,9 @@ def _accuracies(label: str, one: Made, recipes: list[str]) -> Cells:
     section, words, wanted = SHOWN[label]
     found = {row: value for row in wanted if (value := _lowest(one, section, row)) is not None}
     cells = table(label).cells[section]
-    paper, ours = [cells[row]["sAA"] for row in found], list(found.values())
+    paper, ours = [cells[row]["sAA"] for row in found], [value for value, _ in found.values()]
+    images = {count for _, count in found.values()}
+    size = _size(one) if images <= {one.record["images"]} else f" ({' or '.join(map(str, sorted(images)))} images)"
     said = [_order(paper, ours)] if len(found) > 1 else []
     if have := cells.keys() & one.places.keys():
         said.append(f"we have {len(have)} of {len(cells)} models")
@@ -126,7 +128,7 @@ def _accuracies(label: str, one: Made, recipes: list[str]) -> Cells:
     return (
         f"{words}: {_numbers([row.removeprefix('eps=') for row in found], paper)}",
         f"{_plain(ours)} ({_named(one, found)})",
-        " ".join([f"{_upper('; '.join(said))}{_size(one)}.", *others]),
+        " ".join([f"{_upper('; '.join(said))}{size}.", *others]),
     )
 
 
@@ -141,11 +143,13 @@ def _upper(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _lowest(one: Made, section: str, row: str) -> float | None:
+def _lowest(one: Made, section: str, row: str) -> tuple[float, int] | None:
+    """In percent, and of how many images."""
     recipe = trained_by(one.record, one.places.get(row, ""))
     if recipe and section in SECTIONS and (low := strongest(RESULTS, recipe, SECTIONS[section])):
-        return low.percent
-    return min((value for column, value in one.cells(section, row).items() if column != "clean"), default=None)
+        return low.percent, low.images
+    values = [value for column, value in one.cells(section, row).items() if column != "clean"]
+    return (min(values), one.record["images"]) if values else None
 
 
 def _more(recipe: str) -> str:
@@ -154,10 +158,10 @@ def _more(recipe: str) -> str:
         return f"{OPEN[recipe]} is {NOT_YET}{NEAREST.get(recipe, '')}."
     one = _all()[recipe]
     for number in one.values["numbers"]:
-        ours, paper = _lowest(one, number["section"], number["row"]), number["paper"]
-        if number["column"] == "sAA" and ours is not None and paper is not None:
+        low, paper = _lowest(one, number["section"], number["row"]), number["paper"]
+        if number["column"] == "sAA" and low is not None and paper is not None:
             where = f"[{number['section']}]({one.link})"
-            return f"On {where}, {number['row']} has {ours:.1f}, in the paper {paper:.1f}{_size(one)}."
+            return f"On {where}, {number['row']} has {low[0]:.1f}, in the paper {paper:.1f}{_size(one)}."
     return f"See also [{OPEN[recipe]}]({one.link})."
 
 

@@ -33,7 +33,7 @@ def findings() -> Iterator[str]:
     yield "## Where they differ\n"
     yield listed([*(one() for one in DIFFERS), *_claims(False)])
     yield "## What is new: SparseAnneal\n"
-    yield listed([words for one in NEW if (words := one())])
+    yield listed([one() for one in NEW])
 
 
 def _training() -> str:
@@ -233,27 +233,10 @@ def _on_structures() -> str:
     )
 
 
-def _in_table_1() -> str | None:
-    """By how much saa+ is below sAA at k = 20, where Table I has both."""
-    one, found = made()["unstructured"], []
-    for role, model in one.places.items():
-        left = one.cells("k=20", role)
-        if left.keys() >= {"sAA", "saa+"}:
-            found.append((left["sAA"] - left["saa+"], model, left["sAA"], left["saa+"]))
-    if not found:
-        return None
-    _, model, saa, plus = max(found)
-    return (
-        f"In Table I with k = 20, `saa+` is lower than sAA on {sum(each[0] > 0 for each in found)} of our {len(found)} "
-        f"models, most of all on {model}: {plus:.1f} % and {saa:.1f} % ({one.images}, {one.steps:,} steps; "
-        f"[table]({one.link}))."
-    )
-
-
 SHORT = ("anneal", UNPROJECTED, PROJECTED)
 HOLDS = (_training, _structures, _short_and_long, _official_code)
 DIFFERS = (_gradients, _patches, _redraws, _multi_eps, _gtsrb)
-NEW = (_overestimated, _confirmed, _trained_against, _several_budgets, _on_other_networks, _on_structures, _in_table_1)
+NEW = (_overestimated, _confirmed, _trained_against, _several_budgets, _on_other_networks, _on_structures)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from records import (
     Records,
     anchor,
     budget_of,
+    load,
     made,
     read,
     recipe_of,
@@ -75,21 +76,22 @@ def models() -> Iterator[str]:
 
 def _over_k() -> Iterator[str]:
     """What Tables I and VIII add: k = 10 and 15, where the paper has such a model."""
-    one, rows = made()["unstructured"], []
+    one, rows, short = made()["unstructured"], [], set()
     blocks = [block for block in accuracy.PIXELS if block.section != "k=20"]
     for role, model in one.places.items():
         cells = []
         for block in blocks:
             paper, recipe = table(block.label).value(block.section, role, "sAA"), trained_by(one.record, model)
-            ours = (strongest(RESULTS, recipe, (block.k, block.pattern), attack) for attack in ("sAA", None))
+            ours = [strongest(RESULTS, recipe, (block.k, block.pattern), attack) for attack in ("sAA", None)]
             cells += [paper, *(found and found.percent for found in ours)]
+            short |= {f"{found.images:,} images, {load(found.record).get('steps')} steps" for found in ours if found}
         if cells[0] is not None:
             rows.append([role, *("-" if value is None else f"{value:.1f}" for value in cells)])
     titles = [words for block in blocks for words in (f"{block.section}, paper: sAA", "ours: sAA", "lowest")]
     yield markdown(["defence", *titles], rows) + "\n"
     yield (
-        f"With fewer pixels ([all attacks]({one.link})): our models in this table are `{_common(one)}`, trained for "
-        f"k = 20, on {one.images}.\n"
+        f"With fewer pixels ([all attacks]({one.link})): `{_common(one)}`, trained for k = 20, in short runs "
+        f"({'; '.join(sorted(short))}).\n"
     )
 
 
@@ -176,9 +178,8 @@ def _explained(marked: bool) -> str:
     paper = facts()["follow_up"]["source"].rpartition("arXiv:")[2]
     return (
         f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest* is the lowest "
-        f"in any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 are our "
-        f"PreActResNet-18 (`prn18-...`, [training]({TRAINING})), *small* our small networks (`subject-...`, "
-        f"[subjects]({SUBJECTS})). We trained them by short recipes; the paper's, with 100 epochs, has not been run "
-        "yet. Later work is"
+        f"in any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 (`prn18-...`, "
+        f"[training]({TRAINING})) and *small* (`subject-...`, [subjects]({SUBJECTS})) are ours, trained by short "
+        "recipes; the paper's, with 100 epochs, has not been run yet. Later work is"
         f" [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"
     )

@@ -79,6 +79,8 @@ def _table(one: Made) -> Iterator[str]:
     ]
     yield f"{', '.join(words)}. Record: {file_of(one.file)}.\n"
     outcome = Outcome.recorded(values)
+    here = {number.section for number in outcome.numbers if number.here is not None}
+    outcome = replace(outcome, numbers=[number for number in outcome.numbers if number.section in here])
     notes = [values["unit"]] if values["unit"] not in ("", "as said") else []
     if any(number.low is not None for number in outcome.numbers):
         notes.append("the line below a model gives its 95 % interval")
