@@ -23,7 +23,7 @@ from sparsepgd.problem import compiled
 from sparsepgd.problem.compiled import Compiled, repeated, wait_for_compilations
 from sparsepgd.problem.engine import Engine, Running
 from sparsepgd.problem.oracle import Oracle, borrowed
-from support.models import SmallConvNet, images, labelled
+from support.models import Flattening, SmallConvNet, images, labelled
 
 # the compiler looks at the gradient of its inputs, and hides the warning of that unless warnings are errors
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -258,18 +258,6 @@ def test_a_batch_for_which_there_is_no_code_runs_uncompiled(later: Later, calls:
         assert all(len(run(x[:size])) == size for size in (30, 1, 1, 30))
     assert calls.made == ["code", "code", "model", "model", "code"]
     assert dynamo.counters["stats"]["unique_graphs"] == before
-
-
-class Flattening(nn.Module):
-    """As many have it: a view of the maps, which channels last do not allow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Linear(400, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x).relu().view(len(x), -1))
-        return out
 
 
 def test_a_model_that_views_its_maps_is_compiled_all_the_same(later: Later, calls: Calls) -> None:

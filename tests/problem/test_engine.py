@@ -15,7 +15,7 @@ from sparsepgd.problem.lean import lean
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.search import stepwise
 from sparsepgd.search.stepwise import Stepwise
-from support.models import SmallConvNet, Tight, images, labelled
+from support.models import Flattening, SmallConvNet, Tight, images, labelled
 
 X = images(12)
 ATTACK = sp.SparsePGD(sp.Budget(k=4), steps=15)
@@ -61,18 +61,6 @@ def test_kernels_have_channels_last_during_a_run_and_lie_as_they_were_after_it()
         assert kernels
         assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
     assert [(p.data_ptr(), p.stride()) for p in model.parameters()] == before
-
-
-class Flattening(nn.Module):
-    """As many have it: a view of the maps, which channels last do not allow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Linear(400, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x).relu().view(len(x), -1))
-        return out
 
 
 @pytest.mark.parametrize("engine", [Engine(), Engine("bf16")], ids=["plain", "bf16"])

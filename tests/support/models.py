@@ -148,3 +148,15 @@ def labelled(model: nn.Module, x: Tensor) -> Tensor:
         y = model.eval()(x).argmax(1)
     model.train(training)
     return y
+
+
+class Flattening(nn.Module):
+    """As many have it: a view of the maps, which channels last do not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Linear(400, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x).relu().view(len(x), -1))
+        return out
