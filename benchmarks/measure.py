@@ -102,6 +102,7 @@ def recorded(name: str, card: zoo.Card, new: list[zoo.Figure], run: Any, args: a
     record["robust"] = [asdict(one) for one in card.robust if subject or one.key in here]
     record["commands"] = list(dict.fromkeys([*record["commands"], command()]))
     record["commit of attacks"] = commit()
+    record["hardware of attacks"] = sorted({*record.get("hardware of attacks", ()), run.environment["hardware"]})
     time = "seconds of attacks" if subject else "seconds"
     record[time] = round(record.get(time, 0) + run.seconds, 1)
     write_record(file, record)

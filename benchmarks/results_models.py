@@ -156,7 +156,8 @@ def _paper(budget: str, role: str) -> list[str]:
 def _cells(recipe: str, record: Record) -> list[str]:
     """As in COLUMNS."""
     saa = _low(recipe, "sAA")
-    return [f"{100 * record['clean']:.1f}", f"{saa.percent:.1f}" if saa else "-", _lowest(_low(recipe))]
+    few = f" ({saa.images} images)" if saa and saa.images != USUAL else ""
+    return [f"{100 * record['clean']:.1f}", f"{saa.percent:.1f}{few}" if saa else "-", _lowest(_low(recipe))]
 
 
 def _lowest(low: Measured | None) -> str:
@@ -174,11 +175,11 @@ def _lowest(low: Measured | None) -> str:
 def _explained(marked: bool) -> str:
     if not all(record["recipe"].startswith("recipes/quick/") for record in read(RESULTS, "train").values()):
         raise ValueError("not all models were trained by short recipes any more; write this statement anew")
-    mark = " \\* SparseAnneal has not been run yet, so the value may be far too high." if marked else ""
+    mark = " \\* SparseAnneal has not been run: the value may be far too high." if marked else ""
     paper = facts()["follow_up"]["source"].rpartition("arXiv:")[2]
     return (
-        f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest* is the lowest "
-        f"in any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 (`prn18-...`, "
+        f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest*: in "
+        f"any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 (`prn18-...`, "
         f"[training]({TRAINING})) and *small* (`subject-...`, [subjects]({SUBJECTS})) are ours, trained by short "
         "recipes; the paper's, with 100 epochs, has not been run yet. Later work is"
         f" [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"

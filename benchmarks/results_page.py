@@ -28,9 +28,8 @@ SUMMARY = f"""{WRITTEN}# Results
 
 This page compares our measurements with those of the paper: {facts()["source"]}.
 
-Every number of ours comes from a record. If a model was measured several times with one budget, the lowest robust
-accuracy counts ([what it means](interpreting.md)). The links lead to [all tables](tables.md), with intervals, commands
-and hardware.
+Every number of ours comes from a record. Of several measurements the lowest robust accuracy counts
+([what it means](interpreting.md)). [All tables](tables.md) have intervals, commands and hardware.
 """
 INTRODUCTION = f"""{WRITTEN}# All tables
 
