@@ -79,7 +79,7 @@ def steps() -> str:
         f"{ours['second']['seconds']:.1f} and {theirs['second']['seconds']:.1f} s, {times[1]:.1f} times as long "
         f"({file_of(COLD)}). The first process on a machine also compiles our GPU kernels, beside the search, which "
         "takes some seconds more. The goal of 4 times in a new process is missed. What a first call takes longer than "
-        "a second one, in seconds, before the last changes: "
+        "a second one, in seconds, measured at an earlier commit: "
         f"{'; '.join(f'{LOST.get(name, name)} {seconds:.2f}' for name, seconds in most)} ({file_of(PHASES)}).\n"
     )
 

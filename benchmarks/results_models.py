@@ -156,8 +156,16 @@ def _paper(budget: str, role: str) -> list[str]:
 def _cells(recipe: str, record: Record) -> list[str]:
     """As in COLUMNS."""
     saa = _low(recipe, "sAA")
-    few = f" ({saa.images} images)" if saa and saa.images != USUAL else ""
-    return [f"{100 * record['clean']:.1f}", f"{saa.percent:.1f}{few}" if saa else "-", _lowest(_low(recipe))]
+    return [f"{100 * record['clean']:.1f}", _figure(saa, _few(saa)) if saa else "-", _lowest(_low(recipe))]
+
+
+def _figure(one: Measured, words: list[str]) -> str:
+    return f"{one.percent:.1f}" + (f" ({', '.join(words)})" if words else "")
+
+
+def _few(one: Measured) -> list[str]:
+    """The number of images, if they are fewer than usual."""
+    return [] if one.images == USUAL else [f"{one.images:,} images"]
 
 
 def _lowest(low: Measured | None) -> str:
@@ -167,9 +175,8 @@ def _lowest(low: Measured | None) -> str:
         return "-"
     run = any(_low(low.recipe, attack) for attack in ("anneal", "saa+"))
     usual = low.attack in ("saa+", ALL_RUNS) or (low.attack == "sAA" and not run)
-    told = [*([] if usual else [low.attack]), *([] if low.images == USUAL else [f"{low.images:,} images"])]
-    words = f" ({', '.join(told)})" if told else ""
-    return f"{low.percent:.1f}{words}{'' if run or not low.share else NOT_RUN}"
+    words = [*([] if usual else [low.attack]), *_few(low)]
+    return _figure(low, words) + ("" if run or not low.share else NOT_RUN)
 
 
 def _explained(marked: bool) -> str:
@@ -178,9 +185,9 @@ def _explained(marked: bool) -> str:
     mark = " \\* SparseAnneal has not been run: the value may be far too high." if marked else ""
     paper = facts()["follow_up"]["source"].rpartition("arXiv:")[2]
     return (
-        f"Accuracy is in percent, robust accuracy on {USUAL:,} images unless a number is given. *Lowest*: in "
+        f"In percent; robust accuracy on {USUAL:,} images unless a number is given. *Lowest*: in "
         f"any record, under `saa+` or of all runs together unless an attack is named.{mark} PRN-18 (`prn18-...`, "
         f"[training]({TRAINING})) and *small* (`subject-...`, [subjects]({SUBJECTS})) are ours, trained by short "
-        "recipes; the paper's, with 100 epochs, has not been run yet. Later work is"
+        "recipes; the paper's, with 100 epochs, has not been run. Later work is"
         f" [arXiv:{paper}](https://arxiv.org/abs/{paper}).\n"
     )

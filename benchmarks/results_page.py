@@ -29,7 +29,7 @@ SUMMARY = f"""{WRITTEN}# Results
 This page compares our measurements with those of the paper: {facts()["source"]}.
 
 Every number of ours comes from a record. Of several measurements the lowest robust accuracy counts
-([what it means](interpreting.md)). [All tables](tables.md) have intervals, commands and hardware.
+([what it means](interpreting.md)). [All tables](tables.md) have lengths, intervals, commands and hardware.
 """
 INTRODUCTION = f"""{WRITTEN}# All tables
 

@@ -129,15 +129,21 @@ def refuse(graph: object, inputs: object) -> object:
     raise RuntimeError("not this operator")
 
 
-def test_a_model_that_cannot_be_compiled_runs_as_it_is_after_one_warning(later: Later) -> None:
+def warned(backend: Any, later: Later) -> tuple[sp.Result, sp.Result, str]:
+    """The result without and with this compiler, and the only warning."""
     model = SmallConvNet()
     y = labelled(model, X)
     expected = ATTACK(model, X, y)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        engine = Engine(compile=True, backend=refuse)  # type: ignore[arg-type]
+        engine = Engine(compile=True, backend=backend)
         result = ATTACK(model, X, y, engine=engine, progress=lambda *_: later.work and later.do())
     (words,) = told(caught)
+    return expected, result, words
+
+
+def test_a_model_that_cannot_be_compiled_runs_as_it_is_after_one_warning(later: Later) -> None:
+    expected, result, words = warned(refuse, later)
     assert "SmallConvNet cannot be compiled" in words
     assert "use Engine(compile=False)" in words
     assert torch.equal(result.x_adv, expected.x_adv)
@@ -147,15 +153,7 @@ def test_code_that_gives_other_logits_is_not_used(later: Later, calls: Calls) ->
     def wrong(graph: Any, inputs: object) -> Any:
         return lambda *args: tuple(one.roll(1) for one in graph(*args))
 
-    model = SmallConvNet()
-    y = labelled(model, X)
-    expected = ATTACK(model, X, y)
-    calls.made.clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        engine = Engine(compile=True, backend=wrong)  # type: ignore[arg-type]
-        result = ATTACK(model, X, y, engine=engine, progress=lambda *_: later.work and later.do())
-    (words,) = told(caught)
+    expected, result, words = warned(wrong, later)
     assert "compiled code gives other logits" in words
     assert torch.equal(result.x_adv, expected.x_adv)
     assert calls.made.count("code") == 1
