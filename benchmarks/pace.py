@@ -1,9 +1,10 @@
 """sPGD on structured patterns: the default pace, which depends on the steps, beside fixed ones.
 
     python benchmarks/pace.py --model small-plain -n 100 --lengths 30 100 300 --out benchmarks/results/pace-NAME.json
+    python benchmarks/pace.py --model small-plain --data test1000.npz --data-name cifar10-test-1000 -n 1000 ...
 
-The figure is the number of bundled test images that are still classified correctly (fewer: stronger);
-docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the steps, so
+The figure is the number of images that are still classified correctly (fewer: stronger), by default of those in the
+package; docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the steps, so
 that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for every length.
 The default has one run for each.
 """
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import command, origin
+from provenance import add_arguments, head
 from records import RESULTS, read
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.runs.identity import hardware
+from sparsepgd.sources import load_data
 from sparsepgd.tables import markdown
 
 BUDGETS = {
@@ -64,24 +65,21 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[30, 100, 300])
     parser.add_argument("--patterns", nargs="+", choices=BUDGETS, default=list(BUDGETS))
     parser.add_argument("--gradients", nargs="+", default=["unprojected", "projected"])
+    parser.add_argument("--data", type=Path, help="npz with x_test and y_test; left out: bundled images")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
+    add_arguments(parser)
     args = parser.parse_args()
 
-    begun, model, (x, y) = time.perf_counter(), zoo.load(args.model), zoo.bundled_images(args.n)
+    images = load_data(f"npz:{args.data}" if args.data else "bundled", args.n)
+    begun, model, x, y = time.perf_counter(), zoo.load(args.model), images.x.to(args.device), images.y.to(args.device)
     with torch.no_grad():
-        right = int((model(x).argmax(1) == y).sum())
+        right = int((model.to(args.device)(x).argmax(1) == y).sum())
     record: dict[str, Any] = {
-        "command": command(),
-        **origin("bundled"),
-        "data": "bundled",
+        **head(args, x, y),
         "lengths": args.lengths,
         "model": args.model,
-        "images": len(x),
         "right": right,
         "seed": args.seed,
-        "hardware": hardware(x.device),
-        "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "rows": [],
     }

@@ -6,10 +6,12 @@
     python benchmarks/speed.py saa --model NAME --weights ... --data ... --out benchmarks/results/saa-NAME.json
     python benchmarks/speed.py ratio --model NAME --weights ... --data ... --out benchmarks/results/ratio-NAME.json
     python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
+    python benchmarks/speed.py epoch --data cifar10.npz --out benchmarks/results/epoch-prn18.json
 
 `spgd bench` does the same for any model; this script needs torch alone, and measures sPGD on all images and
 Sparse-RS on half of them, as the goals are stated. `ratio` is the cost of a step as a multiple of the bare model's;
-`large` is the same for a ResNet-34 with random weights, 1,000 classes and images of 224x224.
+`large` is the same for a ResNet-34 with random weights, 1,000 classes and images of 224x224. `epoch` trains by
+recipes/quick/cifar10-strades.toml, ten steps of sPGD for each batch, on the training images of the file.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import MADE, origin
+from provenance import MADE, ROOT, origin
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,15 +38,18 @@ from sparsepgd.problem.oracle import borrowed
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search.graphs import SMALL, Recorded
 from sparsepgd.speed import bench, rivals
+from sparsepgd.training import recipes
 from sparsepgd.zoo import networks, resnet
 
+RECIPE = ROOT / "recipes" / "quick" / "cifar10-strades.toml"
+EPOCHS = 4  # of training; the first one compiles and is not counted
 CALLS = 60  # of the bare model on a CPU
 REPEATS = 3  # of what `ratio` times
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=tuple(WORKS))
+    parser.add_argument("work", choices=(*WORKS, "epoch"))
     parser.add_argument("--model", help="name for the record")
     parser.add_argument("--arch", default="preact_resnet18")
     parser.add_argument("--weights", type=Path, nargs="+", default=[])
@@ -68,6 +73,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.work == "large":
         args.model = f"resnet34, {args.stem} stem, random weights"
+    elif args.work == "epoch" and args.data:
+        args.model = args.arch
     elif not (args.model and args.weights and args.data):
         parser.error(f"{args.work} needs --model, --weights and --data")
     args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
@@ -227,6 +234,16 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
     return {"rows": rows, "precision": args.precision, "steps": args.steps, "shape": list(x.shape[1:])}
 
 
+def epoch(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of an epoch of adversarial training from random weights."""
+    recipe = {name: value for name, value in recipes.read(RECIPE).items() if name not in recipes.SOURCES}
+    settings = {**recipe, "epochs": EPOCHS, "watch_every": 2 * EPOCHS}
+    trained = sp.train(args.arch, f"npz:{args.data}", budget=sp.Budget(k=args.k), device=args.device, **settings)
+    each = trained.curves["seconds"]
+    print(each, flush=True)
+    return {"epochs": EPOCHS, "seconds an epoch": median(each[1:]), "each": each, "settings": settings}
+
+
 def once(
     model: nn.Module, x: Tensor, y: Tensor, attack: Any, engine: Engine, batch_size: int | None
 ) -> tuple[Any, float, Meter, int | None]:
@@ -279,7 +296,11 @@ WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ra
 
 def main() -> None:
     args, start = arguments(), time.perf_counter()
-    model, x, y = made(args) if args.work == "large" else load(args)
+    if args.work == "epoch":
+        found, images = epoch(args), len(np.load(args.data)["x_train"])
+    else:
+        model, x, y = made(args) if args.work == "large" else load(args)
+        found, images = WORKS[args.work](args, model, x, y), len(x)
     record = {
         "command": command(args),
         **origin(str(args.data or MADE)),
@@ -287,9 +308,9 @@ def main() -> None:
         "model": args.model,
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
-        "images": len(x),
+        "images": images,
         "k": args.k,
-        **WORKS[args.work](args, model, x, y),
+        **found,
     }
     seeds = list(range(args.seeds if args.work == "side-by-side" else 1))
     record = {"seeds": seeds, "seconds": time.perf_counter() - start, **record}

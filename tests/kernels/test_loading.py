@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import sparsepgd as sp
 from sparsepgd import kernels
+from sparsepgd.kernels import compiler
 from support.models import SmallConvNet, images, labelled
 
 GPU = torch.device("cuda", 0)
@@ -80,9 +82,43 @@ def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.M
     first = kernels.marker(GPU)
     assert not first.exists()
     assert kernels._load(GPU) is compiled
-    assert first.is_file()
+    assert first.read_text() == compiler.name()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert not kernels.marker(GPU).exists()
+
+
+def test_another_process_does_not_make_the_name_of_the_compiler_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from sparsepgd.kernels import checked
+
+    told = [(place, place.triton_key) for place in compiler._places()]
+    assert told
+    for place, function in told:
+        monkeypatch.setattr(place, "triton_key", function)  # as it was, after the test
+    monkeypatch.setattr(checked, "load", lambda device, seen: None)
+    kernels.marker(GPU).write_text("the name of another process")
+    assert kernels._load(GPU) is not None
+    assert {place.triton_key() for place, _ in told} == {"the name of another process"}
+
+
+@pytest.mark.parametrize("file", ["_C/libtriton.so", "runtime/cache.py"])
+def test_another_compiler_has_another_marker(file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    changed = tmp_path / "triton" / file
+    changed.parent.mkdir(parents=True)
+    changed.write_bytes(b"one")
+    (tmp_path / "triton" / "__init__.py").touch()
+    monkeypatch.setattr(compiler, "find_spec", lambda name: SimpleNamespace(origin=f"{tmp_path}/{name}/__init__.py"))
+    first = kernels.marker(GPU)
+    assert kernels.marker(GPU) == first
+    changed.write_bytes(b"three")
+    assert kernels.marker(GPU) != first
+
+
+@pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])
+def test_without_triton_there_is_a_marker_all_the_same(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "find_spec", lambda name: spec)
+    assert compiler.fingerprint() == ""
+    assert kernels.marker(GPU).name.startswith("sparsepgd-")
 
 
 def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

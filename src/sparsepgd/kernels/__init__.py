@@ -18,6 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparsepgd import atomic
+from sparsepgd.errors import SparsePGDError
+from sparsepgd.kernels import compiler
+
 EAGER: dict[str, Callable[[Tensor], Tensor]] = {  # the activations that a kernel has, by torch
     "none": lambda u: u,
     "relu": torch.relu,
@@ -58,8 +62,7 @@ def ready(device: torch.device) -> bool:
 
 @cache
 def loading(device: torch.device) -> Future[Any]:
-    """A thread loads them while the model classifies the clean images: in each process Triton reads and hashes its own
-    compiler, some hundred megabytes, before it finds the kernels in its cache on disk or compiles them."""
+    """A thread loads them while the model classifies the clean images."""
     thread = ThreadPoolExecutor(1)
     future = thread.submit(_load, device)
     thread.shutdown(wait=False)
@@ -67,14 +70,18 @@ def loading(device: torch.device) -> Future[Any]:
 
 
 def _load(device: torch.device) -> Any:
+    file, seen = marker(device), compiled_before(device)
     try:
         from sparsepgd.kernels import checked, compiled
 
-        checked.load(device, seen=compiled_before(device))
+        if seen:
+            compiler.be_told(file.read_text())
+        checked.load(device, seen)
     except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
-    with suppress(OSError):  # without it another process does not wait for what is there
-        marker(device).touch()
+    if not seen:
+        with suppress(SparsePGDError):  # without the file another process does not wait for what is there
+            atomic.write(file, compiler.name().encode())
     return compiled
 
 
@@ -85,9 +92,11 @@ def compiled_before(device: torch.device) -> bool:
 
 
 def marker(device: torch.device) -> Path:
-    """A file beside Triton's cache of kernels, with a name that changes when they must be compiled anew."""
+    """A file beside Triton's cache of kernels, with a name that changes when they must be compiled anew. It holds the
+    name of the compiler."""
     home = os.environ.get("TRITON_HOME") or Path.home()
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
     parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
-    parts += [torch.__version__.encode(), str(torch.cuda.get_device_capability(device)).encode()]
+    about = (torch.__version__, torch.cuda.get_device_capability(device), compiler.fingerprint())
+    parts += [str(one).encode() for one in about]
     return cache / f"sparsepgd-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"

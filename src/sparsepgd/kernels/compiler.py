@@ -1,0 +1,42 @@
+"""The name of Triton's compiler, under which it keeps compiled kernels.
+
+Triton makes this name in each process anew: it reads and hashes its own files, some hundred megabytes, before it looks
+into its cache on disk. A process that is told the name finds the kernels half a second earlier.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+PLACES = ("triton.runtime.cache", "triton.compiler.compiler")  # modules that have `triton_key`, by version
+
+
+def fingerprint() -> str:
+    """Of Triton's files, by their sizes and times, without reading or importing them: another one means another name.
+    Empty if there is no Triton."""
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        return ""
+    root = Path(spec.origin).parent
+    files = sorted(file for kind in ("so", "pyd", "py") for file in root.glob(f"*/*.{kind}"))
+    facts = [(file, file.stat()) for file in files]
+    return repr([(file.relative_to(root).as_posix(), one.st_size, one.st_mtime_ns) for file, one in facts])
+
+
+def name() -> str:
+    """As Triton makes it, which must be imported; empty if this version makes none."""
+    return next((place.triton_key() for place in _places()), "")
+
+
+def be_told(name: str) -> None:
+    """Triton, which must be imported, need not make the name in this process. An empty one tells it nothing."""
+    for place in _places() if name else ():
+        place.triton_key = lambda: name  # type: ignore[attr-defined]
+
+
+def _places() -> list[ModuleType]:
+    found = [sys.modules[place] for place in PLACES if place in sys.modules]
+    return [place for place in found if hasattr(place, "triton_key")]
