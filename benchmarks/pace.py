@@ -4,9 +4,9 @@
     python benchmarks/pace.py --model small-plain --data test1000.npz --data-name cifar10-test-1000 -n 1000 ...
 
 The figure is the number of images that are still classified correctly (fewer: stronger), by default of those in the
-package; docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the steps, so
-that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for every length.
-The default has one run for each.
+package; docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the
+steps, so that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for
+every length. The default has one run for each.
 """
 
 import argparse
