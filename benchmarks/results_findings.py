@@ -22,7 +22,7 @@ PIXELS, PATCH, ROW = (20, "pixel"), (1, "patch:5"), (1, "row")
 UNPROJECTED, PROJECTED, RANDOM = "spgd-unprojected", "spgd-projected", "sparse-rs"
 EARLY = 100  # passes after which attacks are compared
 FAST_LS = ("anneal-prn18-fast-ls", "anneal-steps-15-prn18-fast-ls")  # SparseAnneal on it, two revisions
-OTHERS_LS, OTHERS_LINF = "anneal-others-prn18-fast-ls", "anneal-others-prn18-linf"
+OTHERS_LS, LINF, PLAIN = "anneal-others-prn18-fast-ls", "anneal-prn18-linf-7954156", "anneal-prn18-plain-16"
 
 
 def findings() -> Iterator[str]:
@@ -65,17 +65,17 @@ def _structures() -> str:
 
 
 def _short_and_long() -> str:
-    early = {name: _after(OTHERS_LINF, name, EARLY) for name in (UNPROJECTED, PROJECTED, RANDOM)}
+    early = {name: _after(LINF, name, EARLY) for name in (UNPROJECTED, PROJECTED, RANDOM)}
     late = {name: _lowest(OTHERS_LS, name) for name in (UNPROJECTED, PROJECTED, RANDOM)}
     rs, u, p = (_paper("20", "k=20", "sTRADES", column) for column in ("RS", "sPGD_u", "sPGD_p"))
     return _checked(
         max(early[UNPROJECTED], early[PROJECTED]) < early[RANDOM]
         and late[RANDOM] < late[UNPROJECTED] < late[PROJECTED]
         and rs < u < p,
-        f"sPGD needs fewer iterations than Sparse-RS (prn18-linf after {EARLY}: {early[UNPROJECTED]:.1f} % and "
-        f"{early[RANDOM]:.1f} %), but a long run of Sparse-RS is stronger on trained networks (prn18-fast-ls: "
-        f"{late[UNPROJECTED]:.1f} % and {late[RANDOM]:.1f} %; paper, sTRADES: {u:.1f} % and {rs:.1f} %; "
-        f"[table]({ANNEAL})).",
+        f"sPGD needs fewer iterations than Sparse-RS ({load(LINF)['model']} after {EARLY}: "
+        f"{early[UNPROJECTED]:.1f} % and {early[RANDOM]:.1f} %), but a long run of Sparse-RS is stronger on trained "
+        f"networks (prn18-fast-ls: {late[UNPROJECTED]:.1f} % and {late[RANDOM]:.1f} %; paper, sTRADES: {u:.1f} % and "
+        f"{rs:.1f} %; [table]({ANNEAL})).",
     )
 
 
@@ -91,15 +91,15 @@ def _official_code() -> str:
 
 
 def _gradients() -> str:
-    ours = {name: _lowest(OTHERS_LINF, name) for name in (UNPROJECTED, PROJECTED)}
-    code = {name: _lowest(OTHERS_LINF, f"official {name}") for name in (UNPROJECTED, PROJECTED)}
+    ours = {name: _lowest(LINF, name) for name in (UNPROJECTED, PROJECTED)}
+    code = {name: _lowest(LINF, f"official {name}") for name in (UNPROJECTED, PROJECTED)}
     u, p = (_paper("20", "k=20", "GD", column) for column in ("sPGD_u", "sPGD_p"))
     return _checked(
         ours[UNPROJECTED] < ours[PROJECTED] and code[UNPROJECTED] < code[PROJECTED] and p < u,
         f"On l_inf-trained networks, the projected gradient is stronger in the paper ({p:.1f} %, unprojected {u:.1f} %)"
-        f" but weaker on prn18-linf ({ours[PROJECTED]:.1f} % and {ours[UNPROJECTED]:.1f} %). The authors' code agrees "
-        f"({code[PROJECTED]:.1f} % and {code[UNPROJECTED]:.1f} %), so the network or the number of steps is the reason "
-        f"([table]({ANNEAL})).",
+        f" but weaker on {load(LINF)['model']} ({ours[PROJECTED]:.1f} % and {ours[UNPROJECTED]:.1f} %). The "
+        f"authors' code agrees ({code[PROJECTED]:.1f} % and {code[UNPROJECTED]:.1f} %), so the network or the number "
+        f"of steps is the reason ([table]({ANNEAL})).",
     )
 
 
@@ -209,15 +209,14 @@ def _several_budgets() -> str:
 
 
 def _on_other_networks() -> str:
-    plain, linf = "anneal-prn18-plain-16", "anneal-prn18-linf-15"
-    left, right = ({one: _lowest(name, one) for one in (*SHORT, "cluster-rs", "saa+")} for name in (plain, linf))
+    left, right = ({one: _lowest(name, one) for one in (*SHORT, "cluster-rs", "saa+")} for name in (PLAIN, LINF))
     best = min(left[UNPROJECTED], left[PROJECTED])
     return _checked(
         left["saa+"] < left["cluster-rs"] < left["anneal"] < best
         and right["saa+"] < right["anneal"] < right[UNPROJECTED] + 0.5 < right[PROJECTED],
-        f"On other networks SparseAnneal gains less: prn18-plain-16 with k = {load(plain)['k']} has "
+        f"On other networks SparseAnneal gains less: {load(PLAIN)['model']} with k = {load(PLAIN)['k']} has "
         f"{left['anneal']:.1f} %, under sPGD {best:.1f} % and under Cluster-RS {left['cluster-rs']:.1f} %; "
-        f"prn18-linf-15 has {right['anneal']:.1f} % and under sPGD {right[UNPROJECTED]:.1f} %. `saa+` reaches "
+        f"{load(LINF)['model']} has {right['anneal']:.1f} % and under sPGD {right[UNPROJECTED]:.1f} %. `saa+` reaches "
         f"{left['saa+']:.1f} % and {right['saa+']:.1f} % ([table]({ANNEAL})).",
     )
 
