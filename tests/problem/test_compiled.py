@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -346,6 +347,16 @@ def test_in_a_thread_the_search_goes_on_and_measurements_wait() -> None:
         assert run.compiled is not None
         asked.evaluate(X, y, y, True)
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priorities")
+def test_the_compiler_gets_the_time_of_the_cores_that_the_search_leaves() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = priority()
+    assert compiled.beside(priority).result() == compiled.NICEST
+    assert priority() == before
 
 
 def test_a_search_without_compile_starts_no_thread_and_does_not_load_the_compiler() -> None:

@@ -16,14 +16,15 @@ PLACES = ("triton.runtime.cache", "triton.compiler.compiler")  # modules that ha
 
 def fingerprint() -> str:
     """Of Triton's files, by their sizes and times, without reading or importing them: another one means another name.
-    Empty if there is no Triton."""
-    spec = find_spec("triton")
-    if spec is None or spec.origin is None:
+    Empty if there is no Triton that can be found."""
+    try:
+        spec = find_spec("triton")
+        root = Path(spec.origin).parent if spec and spec.origin else None
+        files = sorted(file for kind in ("so", "pyd", "py") for file in root.glob(f"*/*.{kind}")) if root else []
+        facts = [(file, file.stat()) for file in files]
+    except (ValueError, OSError):
         return ""
-    root = Path(spec.origin).parent
-    files = sorted(file for kind in ("so", "pyd", "py") for file in root.glob(f"*/*.{kind}"))
-    facts = [(file, file.stat()) for file in files]
-    return repr([(file.relative_to(root).as_posix(), one.st_size, one.st_mtime_ns) for file, one in facts])
+    return repr([(f"{file.parent.name}/{file.name}", one.st_size, one.st_mtime_ns) for file, one in facts])
 
 
 def name() -> str:
