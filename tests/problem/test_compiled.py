@@ -359,6 +359,22 @@ def test_the_compiler_gets_the_time_of_the_cores_that_the_search_leaves() -> Non
     assert priority() == before
 
 
+def test_a_program_that_ends_before_the_code_is_ready_says_nothing_of_it() -> None:
+    """Where python ends, torch logs that it cannot start its workers: here its logger speaks in a thread that outlives
+    the main one."""
+    program = (
+        "import logging, threading, torch; from sparsepgd.problem import compiled\n"
+        "def work():\n"
+        "    logging.getLogger('torch._inductor').warning('while the program runs')\n"
+        "    said.set(); threading.main_thread().join()\n"
+        "    logging.getLogger('torch._inductor').warning('at its end')\n"
+        "said = threading.Event(); compiled.beside(work); said.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "while the program runs" in done.stderr
+    assert "at its end" not in done.stderr
+
+
 def test_a_search_without_compile_starts_no_thread_and_does_not_load_the_compiler() -> None:
     program = (
         "import sys, threading, sparsepgd as sp; x, y = sp.zoo.bundled_images(4); model = sp.zoo.load('small-plain'); "

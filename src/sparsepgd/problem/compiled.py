@@ -4,13 +4,14 @@ compiler."""
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
-from threading import Thread, get_native_id
+from threading import Thread, get_native_id, main_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -150,6 +151,7 @@ def beside(work: Callable[[], T]) -> Future[T]:
 
     def run() -> None:
         _give_way()
+        _silence_at_exit()
         try:
             with torch.autograd.set_multithreading_enabled(False):
                 future.set_result(work())
@@ -168,6 +170,19 @@ def _give_way() -> None:
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, get_native_id(), NICEST)
+
+
+def _silence_at_exit() -> None:
+    """When Python ends in the middle of a compilation, torch logs that it cannot start its workers any more. Nobody
+    waits for them then."""
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("torch")]
+    for handler in {handler for one in loggers for handler in one.handlers}:
+        if _needed not in handler.filters:
+            handler.addFilter(_needed)
+
+
+def _needed(record: logging.LogRecord) -> bool:
+    return main_thread().is_alive()
 
 
 def compiling() -> bool:
