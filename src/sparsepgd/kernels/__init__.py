@@ -75,7 +75,7 @@ def _load(device: torch.device) -> Any:
         from sparsepgd.kernels import checked, compiled
 
         if seen:
-            compiler.be_told(file.read_text())
+            compiler.set_name(file.read_text())
         checked.load(device, seen)
     except Exception:  # there is no Triton, it cannot compile here (without a C compiler), or it compiles wrongly
         return None
