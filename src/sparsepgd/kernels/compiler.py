@@ -39,5 +39,5 @@ def set_name(name: str) -> None:
 
 
 def _modules() -> list[ModuleType]:
-    found = [sys.modules[module] for module in PLACES if module in sys.modules]
+    found = [sys.modules[place] for place in PLACES if place in sys.modules]
     return [module for module in found if hasattr(module, "triton_key")]
