@@ -49,7 +49,7 @@ REPEATS = 3  # of what `ratio` times
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=(*WORKS, "epoch"))
+    parser.add_argument("work", choices=tuple(WORKS))
     parser.add_argument("--model", help="name for the record")
     parser.add_argument("--arch", default="preact_resnet18")
     parser.add_argument("--weights", type=Path, nargs="+", default=[])
@@ -114,6 +114,14 @@ def made(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
         first, second = torch.cat([model.eval()(part) for part in x.split(50)]).topk(2).values.unbind(1)
     x = x[(first - second).topk(args.n).indices]
     return model, x, model_says(model, x)
+
+
+def untrained(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network with random weights, and the training images."""
+    with np.load(args.data) as file:
+        x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).float() / 255
+        y = torch.from_numpy(file["y_train"]).long()
+    return getattr(networks, args.arch)().to(args.device), x, y
 
 
 def show(row: Any) -> None:
@@ -234,12 +242,11 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
     return {"rows": rows, "precision": args.precision, "steps": args.steps, "shape": list(x.shape[1:])}
 
 
-def epoch(args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of an epoch of adversarial training from random weights."""
+def epoch(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Seconds of an epoch of adversarial training."""
     recipe = {name: value for name, value in recipes.read(RECIPE).items() if name not in recipes.SOURCES}
     settings = {**recipe, "epochs": EPOCHS, "watch_every": 2 * EPOCHS}
-    trained = sp.train(args.arch, f"npz:{args.data}", budget=sp.Budget(k=args.k), device=args.device, **settings)
-    each = trained.curves["seconds"]
+    each = sp.train(model, (x, y), budget=sp.Budget(k=args.k), **settings).curves["seconds"]
     print(each, flush=True)
     return {"epochs": EPOCHS, "seconds an epoch": median(each[1:]), "each": each, "settings": settings}
 
@@ -291,16 +298,13 @@ def command(args: argparse.Namespace) -> str:
     return shlex.join(["python", "benchmarks/speed.py", *(files.get(word, word) for word in sys.argv[1:])])
 
 
-WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio}
+WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio, "epoch": epoch}
+LOADS = {"large": made, "epoch": untrained}  # what other works do not load
 
 
 def main() -> None:
     args, start = arguments(), time.perf_counter()
-    if args.work == "epoch":
-        found, images = epoch(args), len(np.load(args.data)["x_train"])
-    else:
-        model, x, y = made(args) if args.work == "large" else load(args)
-        found, images = WORKS[args.work](args, model, x, y), len(x)
+    model, x, y = LOADS.get(args.work, load)(args)
     record = {
         "command": command(args),
         **origin(str(args.data or MADE)),
@@ -308,9 +312,9 @@ def main() -> None:
         "model": args.model,
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
-        "images": images,
+        "images": len(x),
         "k": args.k,
-        **found,
+        **WORKS[args.work](args, model, x, y),
     }
     seeds = list(range(args.seeds if args.work == "side-by-side" else 1))
     record = {"seeds": seeds, "seconds": time.perf_counter() - start, **record}

@@ -116,9 +116,9 @@ def test_another_compiler_has_another_marker(file: str, monkeypatch: pytest.Monk
 
 def test_without_triton_there_is_a_marker_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in (None, SimpleNamespace(origin=None)):
-        monkeypatch.setattr(compiler, "find_spec", lambda name, spec=spec: spec)
-        assert kernels.marker(GPU).name.startswith("sparsepgd-")
-    monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler, "find_spec", lambda name, spec=spec: spec)
+            assert kernels.marker(GPU).name.startswith("sparsepgd-")
     monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))  # python does not know where it is
     assert compiler.fingerprint() == ""
 
