@@ -287,7 +287,7 @@ def test_attacks_compile_no_kernel_besides_those_that_are_loaded(activation: Lit
     network, x = small_preact_resnet(activation=activation).cuda(), images(24, size=32).cuda()
     found = kernels(x.device)
     assert found is not None
-    codes = [found._forward, found._backward, found._uniform, found._top_k, found._clip]
+    codes = [found._forward, found._backward, found._uniform, found._top_k, found._clip, found._put]
     before = [len(code.device_caches[x.device.index][0]) for code in codes]
     assert min(before) >= 1
     for attack in (sp.SparsePGD(sp.Budget(k=3), 5), sp.SparseAnneal(sp.Budget(k=3), 240)):

@@ -110,6 +110,21 @@ for shape in ((3, 3, 9, 11), (2, 3, 32, 32), (1, 1, 1, 1), (0, 3, 4, 4)):
 print("equal")
 """
 
+PUT = """
+import torch
+from sparsepgd.kernels import compiled
+torch.manual_seed(0)
+for shape in ((5, 3, 9, 11), (3, 3, 32, 32), (4, 1), (6,), (0, 3, 4, 4), (2, 0)):
+    which, new, old = torch.rand(2 * shape[0])[::2] > 0.5, torch.rand(shape), torch.rand(shape)
+    new.flatten()[:1] = torch.nan
+    for other in (new, new.contiguous(memory_format=torch.channels_last) if new.dim() == 4 else new):
+        into = old.clone()
+        assert compiled.put(which, other, into) is into
+        wanted = torch.where(which.view(-1, *[1] * (new.dim() - 1)), new, old)
+        torch.testing.assert_close(into, wanted, rtol=0, atol=0, equal_nan=True)
+print("equal")
+"""
+
 RENDERED = """
 from dataclasses import replace
 import torch
@@ -215,7 +230,7 @@ checked.check(torch.device("cpu"))
 def off(found):
     return tuple(map(off, found)) if isinstance(found, tuple) else ~found if found.dtype == torch.bool else found + 1
 
-for name in ("uniform", "varied", "judged", "top_k", "render", "clip"):
+for name in ("uniform", "varied", "judged", "top_k", "render", "clip", "put"):
     right = getattr(compiled, name)
     setattr(compiled, name, lambda *args, right=right: off(right(*args)))
     try:
@@ -248,6 +263,10 @@ def test_images_with_changes_to_the_bit() -> None:
     assert without_gpu(RENDERED) == "equal\n"
 
 
+def test_rows_that_take_the_place_of_others() -> None:
+    assert without_gpu(PUT) == "equal\n"
+
+
 def test_losses_verdicts_and_gradients_of_logits() -> None:
     assert without_gpu(JUDGED) == "equal\n"
 
@@ -258,6 +277,7 @@ def test_variations_of_changed_points() -> None:
 
 def test_kernels_that_compute_something_else_are_refused_when_they_are_loaded() -> None:
     told = without_gpu(CHECKED.replace('compiled.CODES["silu"] = 1\nchecked.check(torch.device("cpu"))\n', ""))
-    assert [line.split()[3] for line in told.splitlines()] == ["uniform", "varied", "judged", "top_k", "render", "clip"]
+    named = [line.split()[3] for line in told.splitlines()]
+    assert named == ["uniform", "varied", "judged", "top_k", "render", "clip", "put"]
     with pytest.raises(AssertionError, match="the kernel of silu does not compute what torch computes"):
         without_gpu(CHECKED)

@@ -17,6 +17,13 @@ class Pair:
     b: Tensor
 
 
+@dataclass(frozen=True)
+class Three:
+    a: Tensor
+    b: Tensor
+    c: Tensor
+
+
 OLD = Pair(torch.arange(4.0), torch.arange(8.0).view(4, 2))
 
 
@@ -38,6 +45,24 @@ def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
     assert torch.equal(found.a, torch.stack([a for a, _ in wanted]))
     assert torch.equal(found.b, torch.stack([b for _, b in wanted]))
     assert sum(made) == (sum(which) if on_host else 4)
+
+
+@pytest.mark.parametrize("which", [[True, False, True, False], [False] * 4, [True] * 4])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_put_writes_the_rows_that_are_chosen_and_leaves_the_others_where_they_are(
+    which: list[bool], on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "waits_for_host", lambda device: not on_host)
+    shared, mask = torch.arange(4.0), torch.tensor([True, False, False, True])
+    new, into = Three(shared, -OLD.b.double(), ~mask), Three(shared, OLD.b.clone(), mask.clone())
+    places = [into.a.data_ptr(), into.b.data_ptr(), into.c.data_ptr()]
+    found = rows.put(torch.tensor(which), new, into)
+    assert found is into
+    assert [found.a.data_ptr(), found.b.data_ptr(), found.c.data_ptr()] == places
+    chosen = torch.tensor(which)
+    assert torch.equal(found.b, torch.where(chosen[:, None], -OLD.b, OLD.b))
+    assert torch.equal(shared, OLD.a)
+    assert torch.equal(found.c, torch.where(chosen, ~mask, mask))
 
 
 def test_tensors_of_a_kind_are_copied_at_once_and_those_in_place_not_at_all() -> None:

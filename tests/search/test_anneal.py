@@ -15,6 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import metered
 from sparsepgd.problem.goals import LOSSES
 from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.rows import clone
 from sparsepgd.search import anneal, loop
 from sparsepgd.search.attack import queue
 from sparsepgd.search.noise import Noise
@@ -299,7 +300,7 @@ class Noted(sp.SparseAnneal):
     def update(self, threat: Any, images: Any, state: Any, *others: Any) -> Any:
         new = super().update(threat, images, state, *others)
         if int(new.cycle.number) > int(state.cycle.number):
-            self.begun.append(new)
+            self.begun.append(clone(new))
         return new
 
     @cached_property

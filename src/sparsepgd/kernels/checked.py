@@ -89,6 +89,12 @@ def check_render(device: torch.device) -> Iterator[Comparison]:
     )
 
 
+def check_put(device: torch.device) -> Iterator[Comparison]:
+    new, which = _values(), torch.tensor([True, False])
+    given = compiled.put(which.to(device), new.to(device), -new.to(device))
+    yield "put", lambda: torch.equal(given.cpu(), torch.where(which[:, None], new, -new))
+
+
 def check_judged(device: torch.device) -> Iterator[Comparison]:
     """By the losses of torch, as far as it has them: the cross-entropy of one image, the margin of the other."""
     logits = _values()[:, :500:50].sin().contiguous().to(device).requires_grad_()
@@ -121,7 +127,9 @@ def check_varied(device: torch.device) -> Iterator[Comparison]:
     yield "varied", lambda: torch.equal(new[0], wanted.any(1, keepdim=True)) and torch.allclose(new[1], wanted)
 
 
-CHECKS = (check_uniform, check_varied, check_normalisation, check_judged, check_top_k, check_render, check_clip)
+CHECKS = (
+    check_uniform, check_varied, check_normalisation, check_judged, check_top_k, check_render, check_clip, check_put,
+)  # fmt: skip
 
 
 def _values() -> Tensor:

@@ -1,5 +1,6 @@
 """The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest,
-changes clipped to the box of their images, and images with them; those of variations.py and verdicts.py as well.
+changes clipped to the box of their images, images with them, and rows that take the place of others; those of
+variations.py and verdicts.py as well.
 
 Each is compiled once for a kind of numbers: what differs from call to call is an argument, not a constant of the code.
 """
@@ -17,7 +18,7 @@ from sparsepgd.kernels import EAGER, SPLITMIX
 from sparsepgd.kernels.variations import POINTS, varied
 from sparsepgd.kernels.verdicts import CLASSES, judged
 
-__all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "render", "top_k", "uniform", "varied"]
+__all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "put", "render", "top_k", "uniform", "varied"]
 
 CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
@@ -258,3 +259,22 @@ def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels
             p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), BLOCK, enable_fp_fusion=False
         )
     return out
+
+
+# Rows that take the place of others
+
+
+@triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
+def _put(WHICH, NEW, INTO, entries, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = j < tl.where(tl.load(WHICH + row) != 0, entries, 0)
+    tl.store(INTO + row * entries + j, tl.load(NEW + row * entries + j, mask=here), mask=here)
+
+
+def put(which: Tensor, new: Tensor, into: Tensor) -> Tensor:
+    """Where which (B,) is true, write the rows of new (B, ...) over those of into, float32 and contiguous."""
+    entries = into[0].numel() if len(into) else 0
+    if into.numel():
+        grid = len(into), triton.cdiv(entries, BLOCK)
+        _put[grid](which.contiguous().view(torch.uint8), new.contiguous(), into, entries, BLOCK)
+    return into

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sparsepgd.kernels import kernels
+
 D = TypeVar("D")
 
 
@@ -35,6 +37,29 @@ def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
     if len(pick) in (0, len(which)):
         return new(slice(None)) if len(pick) else old
     return each(lambda a, b: a.index_copy(0, pick, b), old, new(pick))
+
+
+def put(which: Tensor, new: D, into: D) -> D:
+    """`into`, overwritten with the rows of `new` where `which` (B,) is True. The other rows are not copied: for large
+    images that would take as long as many layers of a network."""
+    for tensor, place in zip(tensors(new), tensors(into), strict=True):
+        if place is not tensor:
+            _put(which, tensor, place)
+    return into
+
+
+def _put(which: Tensor, new: Tensor, into: Tensor) -> None:
+    if not waits_for_host(which.device):
+        pick = which.nonzero()[:, 0]
+        into.index_copy_(0, pick, new[pick].to(into.dtype))
+    elif _plain(new, into) and (found := kernels(into.device)) is not None:
+        found.put(which, new, into)
+    else:
+        torch.where(which.view(-1, *[1] * (new.dim() - 1)), new.to(into.dtype), into, out=into)
+
+
+def _plain(new: Tensor, into: Tensor) -> bool:
+    return new.dtype == into.dtype == torch.float32 and into.is_contiguous()
 
 
 def waits_for_host(device: torch.device) -> bool:

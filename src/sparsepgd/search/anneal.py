@@ -20,7 +20,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import check_counts
 from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import choose, renewed, select
+from sparsepgd.problem.rows import choose, put, renewed, select
 from sparsepgd.search.loop import Aim, Images, Keeps
 from sparsepgd.search.moves import column, largest, moved, placed
 from sparsepgd.search.noise import Noise, Stream
@@ -222,7 +222,7 @@ class SparseAnneal(Stepwise[State]):
         """Where it is better, (B,) bool, the point becomes the best one."""
         return dataclasses.replace(
             state,
-            best=choose(better, state.now, state.best),
+            best=put(better, state.now, state.best),
             margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
             size=torch.where(better & state.cycle.start, state.cycle.size, state.size),
         )
@@ -232,7 +232,7 @@ class SparseAnneal(Stepwise[State]):
         used = ((threat.gather(images.clip(state.now.delta).abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
         return dataclasses.replace(
             state,
-            best=choose(solved, state.now, state.best),
+            best=put(solved, state.now, state.best),
             margin=torch.where(solved, -torch.inf, state.margin),
             limit=torch.where(solved, used - 1, state.limit),
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.kernels import kernels
 from sparsepgd.problem.oracle import Evaluator
-from sparsepgd.problem.rows import choose, each
+from sparsepgd.problem.rows import each, put
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import LEVELS, Threat
 
@@ -141,7 +141,7 @@ def start(search: Stepwise[S], threat: Threat, images: Images, noise: Noise) -> 
 
 @dataclass(frozen=True, eq=False)
 class Step(Generic[S]):
-    """One evaluation and one update of every slot, without a word to the host."""
+    """One evaluation and one update of every slot, without a word to the host. The old best points are overwritten."""
 
     search: Stepwise[S]
     oracle: Evaluator
@@ -161,7 +161,7 @@ class Step(Generic[S]):
         wins = counts & wins
         first = seen.fooled & wins if self.keeps == "latest" else seen.fooled & wins & ~best.fooled
         record = Best(
-            choose(wins, x_adv, best.x_adv),
+            put(wins, x_adv, best.x_adv),
             torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
             best.fooled | first,
             torch.where(first, now.step, best.step),

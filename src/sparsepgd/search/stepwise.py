@@ -49,7 +49,7 @@ class Stepwise(Attack, Generic[S]):
 
     @abstractmethod
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: Tensor, noise: Noise) -> S:
-        """The state after an evaluation of the proposed points."""
+        """The state after an evaluation of the proposed points. The tensors of the old state may be overwritten."""
 
     def judged(self, state: S, real: Tensor, denied: Tensor) -> S:
         """The state after full precision confirmed successes, (B,) bool, or denied them, of a search that goes on after

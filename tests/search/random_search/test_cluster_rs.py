@@ -13,6 +13,7 @@ from torch import Tensor
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import clone
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.cluster_rs import ClusterRS, State
@@ -86,7 +87,7 @@ def play(attack: ClusterRS, losses: list[float], fooled: list[bool]) -> list[Sta
     states = [attack.start(threat, here, Noise(0))]
     for step, (loss, success) in enumerate(zip(losses, fooled, strict=True)):
         seen = Evaluation(torch.tensor([loss]), torch.tensor([success]), None)
-        states.append(attack.update(threat, here, states[-1], seen, here.y + step, Noise(0)))
+        states.append(attack.update(threat, here, clone(states[-1]), seen, here.y + step, Noise(0)))
     return states
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 import sparsepgd as sp
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.oracle import Evaluation
+from sparsepgd.problem.rows import clone
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.search.random_search.cluster_rs import ClusterRS
@@ -109,7 +110,7 @@ def play(attack: SparseRS, losses: list[float], fooled: list[bool]) -> list[Stat
     states = [attack.start(threat, rows, Noise(0))]
     for step, (loss, success) in enumerate(zip(losses, fooled, strict=True)):
         seen = Evaluation(torch.tensor([loss]), torch.tensor([success]), None)
-        states.append(attack.update(threat, rows, states[-1], seen, y + step, Noise(0)))
+        states.append(attack.update(threat, rows, clone(states[-1]), seen, y + step, Noise(0)))
     return states
 
 

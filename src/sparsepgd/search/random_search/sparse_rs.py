@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.checks import count, positive
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.problem.rows import choose
+from sparsepgd.problem.rows import put
 from sparsepgd.search.loop import Images, better
 from sparsepgd.search.noise import Noise
 from sparsepgd.search.random_search.index_sets import exchange_for
@@ -61,7 +61,7 @@ class RandomSearch(Stepwise[State[C]]):
         self, threat: Threat, images: Images, state: State[C], seen: Evaluation, step: Tensor, noise: Noise
     ) -> State[C]:
         wins = better(seen.fooled, seen.loss, state.fooled, state.loss, ties=self.ties)
-        kept = choose(wins, state.tried, state.kept)
+        kept = put(wins, state.tried, state.kept)
         loss = torch.where(wins, seen.loss.to(state.loss.dtype), state.loss)
         fooled = torch.where(wins, seen.fooled, state.fooled)
         return State(kept, loss, fooled, self.change(threat, images, kept, step + 1, noise))
