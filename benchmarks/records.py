@@ -1,11 +1,12 @@
-"""The records in benchmarks/results, for the pages that are written from them, and what each must say of its origin."""
+"""The records in benchmarks/results: what each must say of its origin, and what the pages look up in them."""
 
 import json
 import re
 import statistics
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,9 @@ from sparsepgd.zoo.registry import LEAST
 
 RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
-Records = dict[str, Record]  # by the name of the file, without .json
-NONE: Record = {"attacks": []}
+Budget = tuple[int, str]  # k, pattern as recipes write it
 SHIPPED = {"prn18-anneal": "cifar10-anneal-searched", "prn18-fast-ls": "cifar10-fast-ls"}  # by whose recipe
-
-
-def load(name: str) -> Record:
-    record: Record = json.loads((RESULTS / f"{name}.json").read_text())
-    return record
-
-
-def read(results: Path, kind: str) -> Records:
-    """All records of a kind, or of every kind if that is empty."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(results.glob(f"{kind}{kind and '-'}*.json"))}
-
+SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
 
 # What every record says of its origin. By field: where it may stand, one place is enough. "*": every entry of a list or
 # dictionary, and each of them must have it.
@@ -82,7 +72,7 @@ class Measured:
     """What one attack, or ensemble, left of a model."""
 
     recipe: str  # which trained it: cifar10-sat
-    budget: tuple[int, str]  # k, pattern
+    budget: Budget
     share: float
     attack: str
     images: int
@@ -93,61 +83,12 @@ class Measured:
         return 100 * self.share
 
     @property
-    def high(self) -> float:
-        """The upper end of the 95 % interval."""
-        return wilson(round(self.share * self.images), self.images)[1]
+    def interval(self) -> tuple[float, float]:
+        """95 %."""
+        return wilson(round(self.share * self.images), self.images)
 
     def __str__(self) -> str:
         return f"{self.percent:.1f} ({self.attack}, {self.images:,} images)"
-
-
-def strongest(results: Path, recipe: str, budget: tuple[int, str], attack: str | None = None) -> Measured | None:
-    """The lowest accuracy that a record has of a model under a budget, of any attack or of one, over at least LEAST
-    images. A measurement over fewer counts if there is no other, or if even the upper end of its interval is lower."""
-    found = [one for one in _measured(results) if (one.recipe, one.budget) == (recipe, budget)]
-    found = [one for one in found if attack in (None, one.attack)]
-    many = min((one for one in found if one.images >= LEAST), key=lambda one: one.share, default=None)
-    few = min((one for one in found if one.images < LEAST), key=lambda one: one.high, default=None)
-    return few if many is None or (few is not None and few.high < many.share) else many
-
-
-def _measured(results: Path) -> Iterator[Measured]:
-    """From the kinds of record that name their model."""
-    for name, record in read(results, "train").items():
-        budget = budget_of(recipe := name.removeprefix("train-"))
-        for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
-            if one := record.get(key):
-                yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
-        for one in record.get("saa+", ()):
-            words = one["k"], _words(one["pattern"])
-            yield Measured(recipe, words, one["robust_accuracy"], one["attack"], one["images"], name)
-        for words, one in record.get("others", {}).items():
-            k, _, pattern = words.partition(" ")
-            yield Measured(recipe, (int(k), pattern), one["robust_accuracy"], "sAA", one["images"], name)
-    for name, record in {**read(results, "subject"), **read(results, "measured")}.items():
-        recipe = SHIPPED.get(record.get("model", ""), name)
-        for one in record["robust"]:
-            attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
-            budget = one["k"], _words(one["pattern"])
-            yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
-    for name, record in read(results, "saa").items():
-        recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
-        yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
-    for name, record in read(results, "anneal").items():
-        recipe = record["model"].replace("prn18", "cifar10")
-        for run in record["runs"] if " run " in record["command"] else ():  # not structures, not ablations
-            share = run["left"] / run["images"]
-            yield Measured(recipe, (record["k"], "pixel"), share, run["attack"], run["images"], name)
-    for one in papers(results):
-        for number in one.values["numbers"] if one.recipe in ("unstructured", "structured") else ():
-            recipe = trained_by(one.record, one.places.get(number["row"], ""))
-            if recipe and number["column"] != "clean" and number["here"] is not None:
-                images = one.record.get("few", {}).get(number["column"], one.record["images"])
-                budget, share = SECTIONS[number["section"]], number["here"] / 100
-                yield Measured(recipe, budget, share, number["column"], images, one.file)
-
-
-SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
 
 
 @dataclass(frozen=True)
@@ -174,6 +115,11 @@ class Made:
         return found
 
     @property
+    def numbers(self) -> list[Record]:
+        found: list[Record] = self.values["numbers"]
+        return found
+
+    @property
     def steps(self) -> int:
         return int(self.record.get("steps") or scale(self.record["scale"]).steps)
 
@@ -182,8 +128,8 @@ class Made:
         return int(self.record.get("queries") or scale(self.record["scale"]).queries)
 
     @property
-    def images(self) -> str:
-        return f"{self.record['images']:,} images"
+    def length(self) -> str:
+        return f"{self.record['images']:,} images and {self.steps:,} steps"
 
     @property
     def model(self) -> str:
@@ -192,33 +138,105 @@ class Made:
 
     def row(self, whose: str) -> dict[str, float]:
         """Of a table of one row: the numbers here or in the paper, by column."""
-        return {one["column"]: one[whose] for one in self.values["numbers"] if one[whose] is not None}
+        return {one["column"]: one[whose] for one in self.numbers if one[whose] is not None}
 
     def cells(self, section: str, row: str) -> dict[str, float]:
         """The numbers of ours in a row, by column."""
-        found = [one for one in self.values["numbers"] if (one["section"], one["row"]) == (section, row)]
+        found = [one for one in self.numbers if (one["section"], one["row"]) == (section, row)]
         return {one["column"]: one["here"] for one in found if one["here"] is not None}
 
 
-def papers(results: Path) -> Iterator[Made]:
-    """From the records of paper_runs.py, of single recipes of `spgd reproduce`, and older ones of several recipes."""
-    for kind in ("paper", "ablation"):
-        for name, record in read(results, kind).items():
-            yield Made(name, record, record, record["recipe"])
-    for name, record in read(results, "small").items():
-        for recipe, values in record["recipes"].items():
-            yield Made(name, record, values, recipe)
+class Records(dict[str, Record]):
+    """By the name of the file, without .json."""
 
+    @classmethod
+    def read(cls, folder: Path = RESULTS) -> "Records":
+        return cls({file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))})
 
-def every_made(results: Path = RESULTS) -> dict[str, list[Made]]:
-    """By recipe, in the order of `spgd reproduce`; what has most images first."""
-    found = sorted(papers(results), key=lambda one: -int(one.record["images"]))
-    return {name: mine for name in RECIPES if (mine := [one for one in found if one.recipe == name])}
+    def of(self, kind: str) -> dict[str, Record]:
+        return {name: record for name, record in self.items() if name.startswith(f"{kind}-")}
 
+    def strongest(self, recipe: str, budget: Budget, attack: str | None = None) -> Measured | None:
+        """The lowest accuracy that a record has of a model under a budget, of any attack or of one, over at least LEAST
+        images. A measurement over fewer counts if there is no other, or if even the upper end of its interval is
+        lower."""
+        found = [one for one in self.measured if (one.recipe, one.budget) == (recipe, budget)]
+        found = [one for one in found if attack in (None, one.attack)]
+        many = min((one for one in found if one.images >= LEAST), key=lambda one: one.share, default=None)
+        few = min((one for one in found if one.images < LEAST), key=lambda one: one.interval[1], default=None)
+        return few if many is None or (few is not None and few.interval[1] < many.share) else many
 
-def made(results: Path = RESULTS) -> dict[str, Made]:
-    """By recipe, the one with most images."""
-    return {recipe: mine[0] for recipe, mine in every_made(results).items()}
+    @cached_property
+    def measured(self) -> list[Measured]:
+        """From the kinds of record that name their model."""
+        return [*self._trained(), *self._cards(), *self._cascades(), *self._annealed(), *self._tables()]
+
+    def _trained(self) -> Iterator[Measured]:
+        for name, record in self.of("train").items():
+            budget = budget_of(recipe := name.removeprefix("train-"))
+            for key, attack in (("saa", "sAA"), ("near", "spgd-near")):
+                if one := record.get(key):
+                    yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+            for one in record.get("saa+", ()):
+                words = one["k"], pattern_of(one["pattern"])
+                yield Measured(recipe, words, one["robust_accuracy"], one["attack"], one["images"], name)
+            for words, one in record.get("others", {}).items():
+                k, _, pattern = words.partition(" ")
+                yield Measured(recipe, (int(k), pattern), one["robust_accuracy"], "sAA", one["images"], name)
+
+    def _cards(self) -> Iterator[Measured]:
+        for name, record in {**self.of("subject"), **self.of("measured")}.items():
+            recipe = SHIPPED.get(record.get("model", ""), name)
+            for one in record["robust"]:
+                attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
+                budget = one["k"], pattern_of(one["pattern"])
+                yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+
+    def _cascades(self) -> Iterator[Measured]:
+        for name, record in self.of("saa").items():
+            recipe, share = record["model"].replace("prn18", "cifar10"), min(record["accuracy"].values())
+            yield Measured(recipe, (record["k"], "pixel"), share, "sAA", record["images"], name)
+
+    def _annealed(self) -> Iterator[Measured]:
+        for name, record in self.of("anneal").items():
+            recipe = record["model"].replace("prn18", "cifar10")
+            for run in record["runs"] if " run " in record["command"] else ():  # not structures, not ablations
+                share = run["left"] / run["images"]
+                yield Measured(recipe, (record["k"], "pixel"), share, run["attack"], run["images"], name)
+
+    def _tables(self) -> Iterator[Measured]:
+        for one in self.papers:
+            for number in one.numbers if one.recipe in ("unstructured", "structured") else ():
+                recipe = trained_by(one.record, one.places.get(number["row"], ""))
+                if recipe and number["column"] != "clean" and number["here"] is not None:
+                    images = one.record.get("few", {}).get(number["column"], one.record["images"])
+                    budget, share = SECTIONS[number["section"]], number["here"] / 100
+                    yield Measured(recipe, budget, share, number["column"], images, one.file)
+
+    @cached_property
+    def papers(self) -> list[Made]:
+        """From the records of paper_runs.py, of single recipes of `spgd reproduce`, and older ones of several."""
+        single = {**self.of("paper"), **self.of("ablation")}
+        found = [Made(name, record, record, record["recipe"]) for name, record in single.items()]
+        for name, record in self.of("small").items():
+            found += [Made(name, record, values, recipe) for recipe, values in record["recipes"].items()]
+        return found
+
+    @cached_property
+    def by_recipe(self) -> dict[str, list[Made]]:
+        """In the order of `spgd reproduce`; what has most images first."""
+        found = sorted(self.papers, key=lambda one: -int(one.record["images"]))
+        return {name: mine for name in RECIPES if (mine := [one for one in found if one.recipe == name])}
+
+    def made(self, recipe: str) -> Made | None:
+        """The one with most images."""
+        return next(iter(self.by_recipe.get(recipe, ())), None)
+
+    def all_stages(self, recipe: str) -> Record:
+        """Epochs and seconds from fresh weights on: as the record says, or the sum over the records of the stages."""
+        own: Record = self[f"train-{recipe}"].get("all stages", {})
+        every = [self[f"train-{one}"] for one in stages(recipe)] if not own else []
+        return own or {key: sum(one[key] for one in every) for key in ("epochs", "seconds")}
 
 
 def trained_by(record: Record, model: str) -> str:
@@ -237,16 +255,16 @@ def recipe_of(name: str) -> Record:
     return values
 
 
-def budget_of(recipe: str) -> tuple[int, str]:
+def budget_of(recipe: str) -> Budget:
     return recipe_of(recipe)["k"], recipe_of(recipe).get("pattern", "pixel")
 
 
-def _words(pattern: Record) -> str:
+def pattern_of(card: Record) -> str:
     """A pattern of a card as recipes write it."""
     simple = {"Pixels": "pixel", "Rows": "row", "Columns": "column", "Features": "feature"}
-    if pattern["kind"] in simple:
-        return simple[pattern["kind"]]
-    sides = list(dict.fromkeys((pattern["height"], pattern["width"])))
+    if card["kind"] in simple:
+        return simple[card["kind"]]
+    sides = list(dict.fromkeys((card["height"], card["width"])))
     return f"patch:{'x'.join(map(str, sides))}"
 
 
@@ -255,13 +273,6 @@ def stages(recipe: str) -> list[str]:
     kind, _, start = recipe_of(recipe)["model"].partition(":")
     before = {"trained": Path(start).name, "zoo": start.replace("prn18", "cifar10")}.get(kind)
     return [*([] if before is None else stages(before)), recipe]
-
-
-def all_stages(records: Records, recipe: str) -> Record:
-    """Epochs and seconds from fresh weights on: as the record says, or the sum over the records of the stages."""
-    own: Record = records[f"train-{recipe}"].get("all stages", {})
-    every = [records[f"train-{one}"] for one in stages(recipe)] if not own else []
-    return own or {key: sum(one[key] for one in every) for key in ("epochs", "seconds")}
 
 
 @dataclass(frozen=True)
@@ -275,44 +286,21 @@ class Pair:
     warm: bool  # whether theirs too had a first call that does not count
 
     @property
-    def cells(self) -> list[str]:
-        both = [f"{s:.2f} s, {left:.1f} left" for s, left in zip(self.seconds, self.left, strict=True)]
-        return [*both, f"{self.seconds[0] / self.seconds[1]:.1f}{'' if self.warm else ' *'}"]
-
-
-PAIR = ["official code", "here", "times as fast"]  # above the cells
+    def shares(self) -> tuple[float, float]:
+        """Of images still right, in percent."""
+        return 100 * self.left[0] / self.images, 100 * self.left[1] / self.images
 
 
 def beside_official(record: Record) -> Iterator[Pair]:
     """From a record of speed.py or of `spgd bench --official`."""
-    parts = [record] if "attacks" in record else [record.get(part, NONE) for part in ("spgd", "sparse-rs")]
-    found = {row["name"]: row for part in parts for row in part["attacks"]}
+    parts = [record] if "attacks" in record else [record.get(part, {}) for part in ("spgd", "sparse-rs")]
+    found = {row["name"]: row for part in parts for row in part.get("attacks", ())}
     for attack, row in found.items():
         if official := found.get(f"official {attack}"):
             seconds, left = (
-                (statistics.mean(official[key]), statistics.mean(row[key])) for key in ("seconds", "robust")
+                (statistics.fmean(official[key]), statistics.fmean(row[key])) for key in ("seconds", "robust")
             )
             yield Pair(attack, row["images"], seconds, left, official["warm_up"] is not None)
-
-
-def compared(record: Record) -> str:
-    """A record of `spgd compare` as a table, the strongest attack first."""
-    rows = []
-    for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
-        low, high = (f"{100 * share:.0f}" for share in line["interval"])
-        passes = line["forwards"] + line["backwards"]
-        rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
-    return markdown(["attack", "robust accuracy, %", "95 %", "mean passes per image"], rows)
-
-
-def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int:
-    """What stands between the two marks of a page becomes `text`; with `check` only 1 if it is not that already."""
-    before = page.read_text()
-    head, rest = before.split(marks[0])
-    after = head + marks[0] + text + marks[1] + rest.split(marks[1])[1]
-    if not check:
-        page.write_text(after)
-    return int(check and after != before)
 
 
 def hardware(record: Record) -> str:
@@ -328,17 +316,37 @@ def anchor(title: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
+# For the scripts of pages that have no template yet
+
+
+def load(name: str) -> Record:
+    record: Record = json.loads((RESULTS / f"{name}.json").read_text())
+    return record
+
+
+def read(results: Path, kind: str) -> dict[str, Record]:
+    return Records.read(results).of(kind)
+
+
 def file_of(name: str) -> str:
     return f"`{name}.json`"
 
 
-def told(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:
-    """``one, another: words``; what is said of several, once."""
-    who: dict[str, list[str]] = {}
-    for name, words in pairs:
-        who.setdefault(words, []).append(name)
-    return [f"{between.join(names)}: {words}" for words, names in who.items()]
+def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int:
+    """What stands between the two marks of a page becomes `text`; with `check` only 1 if it is not that already."""
+    before = page.read_text()
+    head, rest = before.split(marks[0])
+    after = head + marks[0] + text + marks[1] + rest.split(marks[1])[1]
+    if not check:
+        page.write_text(after)
+    return int(check and after != before)
 
 
-def listed(lines: list[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines) + "\n"
+def compared(record: Record) -> str:
+    """A record of `spgd compare` as a table, the strongest attack first."""
+    rows = []
+    for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
+        low, high = (f"{100 * share:.0f}" for share in line["interval"])
+        passes = line["forwards"] + line["backwards"]
+        rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
+    return markdown(["attack", "robust accuracy, %", "95 %", "mean passes per image"], rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from test_results_page import script
+from support.scripts import script
 
 FEW = ("-n", "2", "--steps", "3", "--queries", "6", "--passes", "12", "--device", "cpu", "--jobs", "2")
 
@@ -52,7 +52,8 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     assert json.loads((tmp_path / "paper-components-mine.json").read_text()) == record
     args.data, args.model = "npz:/far/away/x.npz", ["V=trained:runs/v", "R=zoo:small-plain"]
     assert driver.without_folders(b"npz:/far/away/x.npz runs/v small-plain", args) == b"npz:x.npz v small-plain"
-    text = script("results_page", monkeypatch).page(tmp_path, ())
+    pages = script("pages", monkeypatch)
+    text = pages.render("tables.md.j2", pages.Records.read(tmp_path))
     assert "a dash means that the run did not finish within the time limit" in text
     assert "| small-plain, here | - |" in text
     assert "| Fast-EG-l1, paper | 49.4 | 58.0 | 33.9 | 18.1 |" in text
@@ -87,13 +88,14 @@ def test_figures_are_drawn_from_records(driver: Any, tmp_path: Path, monkeypatch
     for name in names:
         record = driver.record(order, args, name, attacked(driver, order, name))
         (tmp_path / f"paper-{name}-mine.json").write_bytes(driver.dumped(record))
-    page = script("results_page", monkeypatch)
-    for name, data in page.figures(tmp_path).items():
+    pages = script("pages", monkeypatch)
+    records = pages.Records.read(tmp_path)
+    for name, data in pages.paper.figures(records).items():
         (tmp_path / name).write_bytes(data)
-    shown = page.shown(tmp_path)
+    shown = [name for one in records.papers for name in pages.paper.pictures(one)]
     assert len(shown) == 3
     assert all((tmp_path / name).read_bytes().lstrip().startswith(b"<?xml") for name in shown)
-    assert all(f"](images/{name})" in page.page(tmp_path, ()) for name in shown)
+    assert all(f"](images/{name})" in pages.render("tables.md.j2", records) for name in shown)
 
 
 def test_success_on_targets_is_known_without_images(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sparsepgd.zoo import ALL_RUNS, Card
-from test_results_page import ROOT, script
+from support.scripts import ROOT, script
 
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 FOLDERS = (ROOT / "weights", ROOT / "src" / "sparsepgd" / "zoo" / "bundled")
@@ -95,9 +95,9 @@ def test_all_runs_together_leave_no_more_images_than_each_of_them(file: Path) ->
 
 
 def test_the_cost_of_every_training_is_known_from_fresh_weights_on(records: Any) -> None:
-    trainings = records.read(records.RESULTS, "train")
-    for name, record in trainings.items():
-        every = records.all_stages(trainings, name.removeprefix("train-"))
+    every_record = records.Records.read()
+    for name, record in every_record.of("train").items():
+        every = every_record.all_stages(name.removeprefix("train-"))
         assert every["epochs"] >= record["epochs"] > 0, name
         assert every["seconds"] >= record["seconds"] > 0, name
 

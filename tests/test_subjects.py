@@ -14,8 +14,7 @@ from sparsepgd import zoo
 from sparsepgd.report import leaderboard as board
 from sparsepgd.reproduce.recipes import RECIPES
 from sparsepgd.runs import identity
-from support.scripts import output
-from test_results_page import ROOT, script
+from support.scripts import ROOT, output, script
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def test_a_model_is_measured_under_all_budgets_of_its_card(monkeypatch: pytest.M
     wanted = [(20, sp.Pixels()), (1, sp.Rows()), (1, sp.Patches(5))]
     assert [(one.k, one.pattern) for one in found.values()] == wanted
     assert list(measure.budgets("subject-row", ["20 pixel", "1 patch:5"])) == ["k = 20 pixels", "k = 1 patch 5x5"]
-    assert [records._words(identity.plain(one.pattern)) for one in found.values()] == ["pixel", "row", "patch:5"]
+    assert [records.pattern_of(identity.plain(one.pattern)) for one in found.values()] == ["pixel", "row", "patch:5"]
 
 
 def test_a_subject_is_trained_written_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import runpy
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -28,6 +30,18 @@ def is_current(script: str, *words: str) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """One of benchmarks/, imported."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    spec.loader.exec_module(module)
+    return module
 
 
 def output(file: Path, *words: str, cwd: Path, strict: bool = False) -> str:

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from sparsepgd import zoo
 from sparsepgd.reproduce import recipe
-from support.scripts import is_current
-
-ROOT = Path(__file__).parent.parent
-
-
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """One of benchmarks/, imported."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    spec.loader.exec_module(module)
-    return module
+from support.scripts import ROOT, is_current, script
 
 
 @pytest.fixture
-def results_page(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return script("results_page", monkeypatch)
+def pages(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("pages", monkeypatch)
+
+
+def tables(pages: Any, folder: Path) -> str:
+    """docs/tables.md from the records of a folder."""
+    return str(pages.render("tables.md.j2", pages.Records.read(folder)))
+
+
+def results(pages: Any, **other: Any) -> str:
+    """docs/results.md with other records beside ours, or in their places."""
+    return str(pages.render("results.md.j2", pages.Records(pages.Records.read() | other)))
 
 
 def number(section: str, row: str, column: str, here: float | None, paper: float | None = None) -> dict[str, Any]:
@@ -89,10 +82,28 @@ RECORDS: dict[str, dict[str, Any]] = {
 
 
 def test_the_pages_are_what_the_records_say() -> None:
-    assert is_current("results_page.py"), "run python benchmarks/results_page.py"
+    assert is_current("pages.py"), "run python benchmarks/pages.py"
 
 
-def test_the_first_page_is_short_names_all_of_the_paper_and_its_links_lead_to_tables(records: Any) -> None:
+def test_a_wrong_number_in_a_page_is_noticed(pages: Any) -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    wrong = page.replace("Cluster-RS to 35.8 %", "Cluster-RS to 35.7 %")
+    assert pages.written(wrong, pages.Records.read()) == page != wrong
+
+
+def test_what_stands_around_a_written_part_stays_and_a_line_with_spaces_continues_the_one_above(
+    pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "part.md.j2").write_text(
+        "{{ [1000, 12.34, None] | commas }}\n  {{ 0.5 | percent }} %\n{{ 1234.5 | f(',.0f') }}\n"
+    )
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
+    mark = "<!-- written by benchmarks/pages.py from benchmarks/templates/part.md.j2, do not edit -->\n"
+    page = pages.written(f"before\n{mark}old\n<!-- end of part -->\nafter\n", pages.Records())
+    assert page == f"before\n{mark}1,000, 12.3, - 50.0 %\n1,234\n<!-- end of part -->\nafter\n"
+
+
+def test_the_first_page_is_short_names_all_of_the_paper_and_its_links_lead_to_tables(pages: Any) -> None:
     text, tables = ((ROOT / "docs" / name).read_text() for name in ("results.md", "tables.md"))
     first, _, index = re.sub(r"\]\([^)]*\)", "]", text).partition("## Each table and figure of the paper")
     assert [len(re.findall(r"\w\S*", part)) < most for part, most in ((first, 1100), (index, 900))] == [True, True]
@@ -106,120 +117,115 @@ def test_the_first_page_is_short_names_all_of_the_paper_and_its_links_lead_to_ta
     assert [row for row in rows if max(map(len, row[:4])) > 60 or not row[4].endswith(".")] == []
     links = set(re.findall(r"\(tables\.md#([^)]+)\)", text))
     assert len(links) > 15
-    assert links <= {records.anchor(title) for title in re.findall(r"^#+ (.+)$", tables, re.M)}
+    assert links <= {pages.origins.anchor(title) for title in re.findall(r"^#+ (.+)$", tables, re.M)}
 
 
-def test_the_row_of_detectors_has_every_attack_that_was_measured_beside_the_paper(
-    records: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents = script("results_contents", monkeypatch)
-    row = [number("detection", "l0_1600", *cell) for cell in (("clean", 43.0), ("RS", None), ("sPGD", 5.0))]
+def test_the_row_of_detectors_has_every_attack_that_was_measured_beside_the_paper(pages: Any) -> None:
+    cells = (("clean", 43.0), ("RS", None, 17.1), ("sPGD", 5.0, 15.5))
+    row = [number("detection", "l0_1600", *cell) for cell in cells]
     gap = [number("detection", "l0_3200", *cell) for cell in (("clean", 43.0), ("RS", None), ("sPGD", None))]
-    values = {"numbers": [*row, *gap], "places": {"detection": "mine"}, "images": 4, "steps": 20, "queries": 40}
-    values |= {"source": "Table VII", "about": "mAP"}
-    one = records.Made("paper-detection-mine", values, values, "detection")
-    monkeypatch.setattr(contents, "every_made", lambda: {"detection": [one]})
-    paper, ours, words = contents._detectors(one)
-    assert (paper, ours) == ("detection, 1,600 pixels: sPGD 15.5", "5.0")
-    assert words == (
-        "Our model is mine (4 images and 20 steps). Segmentation, 3,200 pixels, 100 patches, 200 patches are "
-        "not measured yet with all attacks."
-    )
+    values = {"numbers": [*row, *gap], "places": {"detection": "mine"}, "recipe": "detection", "images": 4}
+    records = pages.Records({"paper-detection-mine": values})
+    found = pages.lookups.pairs(records.made("detection"), "detection", "l0_1600")
+    assert (found.theirs, found.ours) == ("sPGD 15.5", "5.0")
+    waiting = ["segmentation", "3,200 pixels", "100 patches", "200 patches"]
+    assert pages.lookups.not_detected(records) == waiting
 
 
 def test_every_trained_model_is_in_the_table_of_models_under_the_strongest_attack(
-    records: Any, monkeypatch: pytest.MonkeyPatch
+    pages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = script("results_models", monkeypatch)
-    trained, small = (records.read(records.RESULTS, kind) for kind in ("train", "subject"))
-    _, table, *_ = models.models()
-    cells = [cell.strip() for line in table.splitlines()[2:] for cell in line.split("|")[1:-1]]
-    rows = [cells[at : at + 10] for at in range(0, len(cells), 10)]
+    records, models = pages.Records.read(), pages.models
+    rows = models.models(records)
+    trained, small = (records.of(kind) for kind in ("train", "subject"))
     assert [sum(row[at] != "" for row in rows) for at in (4, 7)] == [len(trained), len(small)]
-    assert ["k=20", "sAT", "84.5", "36.2"] in [row[:4] for row in rows]
-    low = records.strongest(records.RESULTS, "cifar10-fast-ls", (20, "pixel"))
+    assert ["k=20", "sAT", 84.5, 36.2] in [row[:4] for row in rows]
+    low = records.strongest("cifar10-fast-ls", (20, "pixel"))
     (row,) = (row for row in rows if row[1].startswith("Fast-LS-l0"))
     assert row[6] == f"{low.percent:.1f} ({low.attack})"
-    share = records.Measured("subject-none", (20, "pixel"), 0.5, "sAA", 1000, "")
-    monkeypatch.setattr(models, "_low", lambda recipe, attack=None: None)
-    assert models._lowest(share) == "50.0 \\*", "SparseAnneal has not been run"
-    monkeypatch.setattr(models, "_low", lambda recipe, attack=None: share)
-    assert models._lowest(share) == "50.0 (sAA)"
+    share = pages.origins.Measured("subject-none", (20, "pixel"), 0.5, "sAA", 1000, "")
+    monkeypatch.setattr(models, "_low", lambda records, recipe, attack=None: None)
+    assert models._lowest(records, share) == "50.0 \\*", "SparseAnneal has not been run"
+    monkeypatch.setattr(models, "_low", lambda records, recipe, attack=None: share)
+    assert models._lowest(records, share) == "50.0 (sAA)"
 
 
-def test_a_measurement_over_few_images_counts_only_if_it_cannot_be_chance(
-    records: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measurement_over_few_images_counts_only_if_it_cannot_be_chance(pages: Any) -> None:
     many, near, far = (
-        records.Measured("m", (20, "pixel"), share, attack, images, "")
+        pages.origins.Measured("m", (20, "pixel"), share, attack, images, "")
         for share, attack, images in ((0.5, "saa+", 1000), (0.45, "anneal", 100), (0.3, "anneal", 100))
     )
     for found, expected in (([many, near], many), ([many, far], far), ([near], near), ([], None)):
-        monkeypatch.setattr(records, "_measured", lambda results, found=found: found)
-        assert records.strongest(records.RESULTS, "m", (20, "pixel")) == expected
+        records = pages.Records()
+        records.measured = found
+        assert records.strongest("m", (20, "pixel")) == expected
 
 
-def test_a_claim_is_in_the_list_where_its_record_puts_it(records: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = script("results_findings", monkeypatch)
-    words = "the step size alpha matters little ([Table X](tables.md#table-x-alpha))"
-    for values, holds in (((18.0, 19.0), True), ((60.0, 81.0), False)):
-        rows = [number("robust accuracy", "m", str(at), value) for at, value in enumerate(values)]
-        one = records.Made("ablation-alpha", {}, {"numbers": rows, "source": "Table X", "about": "alpha"}, "alpha")
-        monkeypatch.setattr(found, "made", lambda one=one: {"alpha": one})
-        said = {True: [f"On small images we also find that {words}."], False: []}
-        missed = {True: [], False: [f"On small images we do not find that {words}."]}
-        assert (list(found._claims(True)), list(found._claims(False))) == (said[holds], missed[holds])
+def test_a_statement_that_the_records_do_not_bear_out_is_not_written(pages: Any) -> None:
+    ours = pages.Records.read()
+    stronger = {
+        name: ours[name] | {"runs": [run | {"left": run["right"]} for run in ours[name]["runs"]]}
+        for name in ("anneal-prn18-fast-ls", "anneal-steps-15-prn18-fast-ls")
+    }
+    rows = [number("robust accuracy", "m", str(at), value) for at, value in enumerate((18.0, 19.0))]
+    alpha = {"recipe": "alpha", "numbers": rows, "source": "Table X", "about": "sPGD projected: alpha", "images": 1000}
+    assert "(lowest of 6 runs;" in results(pages)
+    for other in (stronger, {"ablation-alpha": alpha}):
+        with pytest.raises(ValueError, match="the records say otherwise now"):
+            results(pages, **other)
 
 
-def test_a_statement_that_the_records_do_not_bear_out_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = script("results_findings", monkeypatch)
-    load = found.load
+def test_the_first_record_of_run_times_finds_its_row_and_its_list(pages: Any) -> None:
+    assert "| Table V | run time in minutes |" in results(pages)
+    words = "every other attack takes longer than sPGD ([Table V](tables.md#table-v-run-time-of-all-attacks-k-20))"
+    for slowest, place in ((1.5, "agree"), (0.5, "differ")):
+        times = {
+            "CS": slowest,
+            "RS": 4.0,
+            "SF": 2.0,
+            "PGD0": 2.0,
+            "SAIF": 2.0,
+            "sPGD_p": 1.0,
+            "sPGD_u": 1.0,
+            "sAA": 3.0,
+        }
+        rows = [number("times the time of sPGD_u", "sTRADES", *cell, 2.0) for cell in (*times.items(), ("anneal", 9.0))]
+        made = {"source": "Table V", "about": "run time of all attacks, k = 20", "recipe": "runtime", "numbers": rows}
+        made |= {"places": {"sTRADES": "mine"}, "images": 1000, "steps": 300}
+        text = results(pages, **{"paper-runtime-mine": made})
+        (list_of,) = (part for part in text.split("\n## ") if words in part)
+        assert place in list_of.partition("\n")[0]
+        assert "| RS 2.0, SAIF 2.0, sAA 2.0 | 4.0, 2.0, 3.0 | The unit is the time of sPGD_u (1,000 images and" in text
 
-    def stronger(name: str) -> dict[str, Any]:
-        record: dict[str, Any] = load(name)
-        if name in ("anneal-prn18-fast-ls", "anneal-steps-15-prn18-fast-ls"):
-            record["runs"] = [run | {"left": run["right"]} for run in record["runs"]]
-        return record
 
-    assert any("(lowest of 6 runs;" in part for part in found.findings())
-    monkeypatch.setattr(found, "load", stronger)
-    with pytest.raises(ValueError, match="the records say otherwise now"):
-        list(found.findings())
-
-
-@pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return script("records", monkeypatch)
-
-
-def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(records: Any) -> None:
-    sat = records.strongest(records.RESULTS, "cifar10-sat", (20, "pixel"))
+def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(pages: Any) -> None:
+    records, stages = pages.Records.read(), pages.origins.stages
+    sat = records.strongest("cifar10-sat", (20, "pixel"))
     assert (sat.images, sat.share <= 0.339) == (1000, True), "not the 51.0 of 100 images and 1,000 queries"
-    assert records.strongest(records.RESULTS, "cifar10-fast-ls", (20, "pixel")).attack == "anneal"
-    assert records.strongest(records.RESULTS, "cifar10-none", (20, "pixel")) is None
-    long = records.strongest(records.RESULTS, "cifar10-strades-long", (20, "pixel"))
-    assert (long.attack, long.images, long.high < 0.639) == ("spgd-near", 300, True), "too low for chance"
-    assert records.stages("cifar10-strades-long") == ["cifar10-plain", "cifar10-strades", "cifar10-strades-long"]
-    assert records.stages("cifar10-strades-sn") == ["cifar10-plain", "cifar10-fast-ls", "cifar10-strades-sn"]
-    trainings = records.read(records.RESULTS, "train")
-    assert records.all_stages(trainings, "cifar10-fast-ls") == {"epochs": 15 + 60, "seconds": 46.2 + 195.0}
-    assert records.all_stages(trainings, "cifar10-anneal") == trainings["train-cifar10-anneal"]["all stages"]
+    assert records.strongest("cifar10-fast-ls", (20, "pixel")).attack == "anneal"
+    assert records.strongest("cifar10-none", (20, "pixel")) is None
+    long = records.strongest("cifar10-strades-long", (20, "pixel"))
+    assert (long.attack, long.images, long.interval[1] < 0.639) == ("spgd-near", 300, True), "too low for chance"
+    assert stages("cifar10-strades-long") == ["cifar10-plain", "cifar10-strades", "cifar10-strades-long"]
+    assert stages("cifar10-strades-sn") == ["cifar10-plain", "cifar10-fast-ls", "cifar10-strades-sn"]
+    assert records.all_stages("cifar10-fast-ls") == {"epochs": 15 + 60, "seconds": 46.2 + 195.0}
+    assert records.all_stages("cifar10-anneal") == records["train-cifar10-anneal"]["all stages"]
 
 
-def test_official_code_without_a_first_call_of_its_own_is_marked(results_page: Any, tmp_path: Path) -> None:
+def test_official_code_without_a_first_call_of_its_own_is_marked(pages: Any, tmp_path: Path) -> None:
     for name, warm_up, shown in (("a", None, "| 4.0 * |"), ("b", 9.0, "| 4.0 |")):
         row = {"name": "spgd-projected", "images": 8, "seconds": [1.0], "robust": [3], "warm_up": 2.0}
         theirs = {**row, "name": "official spgd-projected", "seconds": [4.0], "warm_up": warm_up}
         content = {"model": "mine", "hardware": "a device", "attacks": [row, theirs]}
         (tmp_path / "speed-mine.json").write_text(json.dumps(content))
-        assert shown in results_page.page(tmp_path, ()), name
+        assert shown in tables(pages, tmp_path), name
 
 
-def test_no_two_models_have_one_name(records: Any) -> None:
+def test_no_two_models_have_one_name(pages: Any) -> None:
     """Right answers on the first 1,000 test images tell the models of the records apart."""
     clean: dict[str, set[int]] = {}
     for name in ("deviations", "anneal"):
-        for record in records.read(records.RESULTS, name).values():
+        for record in pages.Records.read().of(name).values():
             counts = {run["right"] for run in record.get("runs", ()) if run.get("images") == 1000}
             counts |= {record["clean"]} if record["images"] == 1000 and "clean" in record else set()
             clean.setdefault(record["model"], set()).update(counts)
@@ -227,12 +233,12 @@ def test_no_two_models_have_one_name(records: Any) -> None:
     assert {"prn18-strades-10", "prn18-linf-6", "prn18-fast-ls"} <= clean.keys()
 
 
-def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) -> None:
-    assert results_page.page(tmp_path, ()) == results_page.INTRODUCTION
+def test_a_section_is_there_if_its_record_is(pages: Any, tmp_path: Path) -> None:
+    assert re.findall("^#+ (.*)", tables(pages, tmp_path), re.M) == ["All tables", "The models"]
     titles = {"saa-mine": "Sparse-AutoAttack", "detection-mine": "Detectors"}
     for name, record in RECORDS.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
-        text = results_page.page(tmp_path, ())
+        text = tables(pages, tmp_path)
         found = [title for title in titles.values() if f"## {title}\n" in text]
         assert found == [title for other, title in titles.items() if (tmp_path / f"{other}.json").is_file()]
     assert (
@@ -241,19 +247,19 @@ def test_a_section_is_there_if_its_record_is(results_page: Any, tmp_path: Path) 
     assert "| rs | 12.5 | 10.0 | 9 |" in text
 
 
-def test_a_record_that_names_no_command_gets_none(results_page: Any, tmp_path: Path) -> None:
+def test_a_record_that_names_no_command_gets_none(pages: Any, tmp_path: Path) -> None:
     record = {"model": "mine", "data": "bundled", "n": 2, "how": "h", "seed": 0, "torch": "2", "device": "cpu"}
     line = {"attack": "rs", "robust_accuracy": 0.5, "interval": [0, 1], "forwards": 1, "backwards": 0, "seconds": 1}
     content = {**record, "budget": "b", "lines": [{**line, "clean_accuracy": 1, "median_groups": 1}]}
     (tmp_path / "compare-mine.json").write_text(json.dumps(content))
-    assert "| `compare-mine.json` | - | - | cpu | commit, command, hardware |" in results_page.page(tmp_path, ())
+    assert "| `compare-mine.json` | - | - | cpu | commit, command, hardware |" in tables(pages, tmp_path)
     (tmp_path / "compare-mine.json").write_text(json.dumps({**content, "numbers since": "abc"}))
-    assert "| `compare-mine.json` | - | at the latest abc | cpu |" in results_page.page(tmp_path, ())
+    assert "| `compare-mine.json` | - | at the latest abc | cpu |" in tables(pages, tmp_path)
 
 
-def test_tables_of_the_paper_stand_beside_ours_with_reasons(results_page: Any, tmp_path: Path) -> None:
+def test_tables_of_the_paper_stand_beside_ours_with_reasons(pages: Any, tmp_path: Path) -> None:
     (tmp_path / "small-mine.json").write_text(json.dumps(small_record()))
-    text = results_page.page(tmp_path, ())
+    text = tables(pages, tmp_path)
     assert "| k=20 | mine | 88.5 | 61.0 | sTRADES | 89.8 | 61.7 |" in text
     assert "| mine, here | 82.0 | - | 61.0 |" in text, "ours under its own name"
     assert "| 95 % | 73-91 | - | 52-70 |" in text
@@ -264,13 +270,13 @@ def test_tables_of_the_paper_stand_beside_ours_with_reasons(results_page: Any, t
     assert "- mine, spgd; mine, rs: masked\n- mine, rs: few queries\n" in text
     assert "6 steps" not in text, "a trial that is not made any more"
     assert "](images/results-small-mine-iterations.svg)" in text
-    drawn = results_page.figures(tmp_path)
+    drawn = pages.paper.figures(pages.Records.read(tmp_path))
     assert list(drawn) == ["results-small-mine-iterations.svg"]
     assert drawn["results-small-mine-iterations.svg"].lstrip().startswith(b"<?xml")
 
 
-def test_models_are_shown_as_their_cards_say(results_page: Any, tmp_path: Path) -> None:
-    text = results_page.page(tmp_path, results_page.CARDS[:1])
+def test_models_are_shown_as_their_cards_say(pages: Any, tmp_path: Path) -> None:
+    text = tables(pages, tmp_path)
     for name in zoo.bundled_names():
         card = zoo.card(name)
         assert f"| {name} | {card.architecture} | {card.method} | {card.epochs} |" in text

@@ -1,0 +1,260 @@
+"""What the templates look up in the records and in the paper's tables; robust accuracies are in percent."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+from records import (
+    SECTIONS,
+    SINCE,
+    Budget,
+    Made,
+    Measured,
+    Record,
+    Records,
+    hardware,
+    missing,
+    trained_by,
+    values_at,
+)
+
+from sparsepgd.reproduce.experiments.ratio import MEAN
+from sparsepgd.reproduce.recipe import table
+from sparsepgd.zoo import Card
+
+TASKS = ("detection", "segmentation")
+BUDGETS = {  # of Table VII
+    "l0_1600": "1,600 pixels", "l0_3200": "3,200 pixels", "patch4x4_100": "100 patches", "patch4x4_200": "200 patches",
+}  # fmt: skip
+COMMITS = ("commit", "commit of attacks", "models.*.runs.*.commit")  # where a record names what it measured
+USUAL = "100 images and 300 steps"  # as docs/results.md says of the tables that name no length
+
+
+def holds(statement: bool) -> None:
+    """Of what the text says; the traceback names the line of the template."""
+    if not statement:
+        raise ValueError("the records say otherwise now; write this statement anew")
+
+
+def paper(label: str, section: str, row: str, column: str) -> float:
+    """A number that the paper prints."""
+    return table(label).cells[section][row][column]
+
+
+# Single measurements
+
+
+def measured(records: Records, recipe: str, budget: Budget = (20, "pixel"), attack: str | None = None) -> Measured:
+    """The lowest of a model, of any attack or of one."""
+    found = records.strongest(recipe, budget, attack)
+    if found is None:
+        raise ValueError(f"no record of {attack or 'any attack'} on {recipe} with {budget}")
+    return found
+
+
+def saa(records: Records, recipe: str, budget: Budget = (20, "pixel")) -> float:
+    return measured(records, recipe, budget, "sAA").percent
+
+
+def lowest(records: Records, name: str, attack: str) -> float:
+    """Of all seeds, from a record of anneal.py."""
+    return 100 * min(float(run["left"] / run["images"]) for run in records[name]["runs"] if run["attack"] == attack)
+
+
+def after(records: Records, name: str, attack: str, passes: int) -> list[float]:
+    """After so many passes, seed by seed."""
+    runs = [run for run in records[name]["runs"] if run["attack"] == attack]
+    return [100 * min(left for at, left in run["passes"] if at <= passes) / run["images"] for run in runs]
+
+
+def structured(records: Records, model: str, pattern: str, *attacks: str) -> float:
+    """What the strongest of some attacks leaves; an attack at several paces is one."""
+    record = records[f"anneal-structures-{model}"]
+    runs = [run for run in record["runs"] if run["pattern"] == pattern and run["attack"].startswith(attacks)]
+    return 100 * min(run["left"] for run in runs) / record["images"]
+
+
+def variant(records: Records, name: str, variant: str) -> float:
+    """What a variant of sPGD, unprojected, leaves."""
+    rows = records[name]["rows"]
+    (row,) = (row for row in rows if (row["variant"], row["gradient"]) == (variant, "unprojected"))
+    return 100 * statistics.fmean(row["robust"]) / records[name]["images"]
+
+
+def ablation(records: Records, variant: str) -> float:
+    """What 300 steps of SparseAnneal leave of a variant of training; the beginning of its name is enough."""
+    found = [run for run in records["training-ablation"]["runs"] if run["variant"].startswith(variant)]
+    return float(100 * found[0]["robust"]["300"])
+
+
+def ratios(one: Made, k: int) -> list[float]:
+    """Figure 1 at one k, by size of patches and images."""
+    return [row["here"] for row in one.numbers if row["section"] == MEAN and row["column"] == f"k={k}"]
+
+
+def transferred(one: Made, section: str = "all steps on the source") -> dict[str, float]:
+    """The mean success rate on other networks, by attack."""
+    attacks = dict.fromkeys(row["row"] for row in one.numbers if row["section"] == section)
+    return {attack: statistics.fmean(one.cells(section, attack).values()) for attack in attacks}
+
+
+def transfers(one: Made) -> "Pairs":
+    theirs = table("trans").cells["success rate"]
+    ours = transferred(one)
+    return Pairs({name: (statistics.fmean(theirs[name].values()), ours[name]) for name in ("sPGD_u", "sPGD_p", "RS")})
+
+
+def on_tasks(records: Records, budget: str) -> list[dict[str, float]]:
+    """Table VII at one budget: each task of each record."""
+    return [one.cells(task, budget) for one in records.by_recipe["detection"] for task in one.places]
+
+
+def task(records: Records, name: str) -> Made | None:
+    """The record of detection or segmentation with most images."""
+    return next((one for one in records.by_recipe["detection"] if name in one.places), None)
+
+
+def not_detected(records: Records) -> list[str]:
+    """What of Table VII was not measured yet."""
+    tasks = {name: one for name in TASKS if (one := task(records, name))}
+    done = {row for name, one in tasks.items() for row in BUDGETS if one.cells(name, row).keys() > {"clean"}}
+    return [
+        *(name for name in TASKS if name not in tasks),
+        *(words for row, words in BUDGETS.items() if row not in done),
+    ]
+
+
+# Rows of tables
+
+
+def variants(record: Record) -> list[list[Any]]:
+    """What each variant of sPGD leaves, one column a gradient."""
+    left = {(row["variant"], row["gradient"]): statistics.fmean(row["robust"]) for row in record["rows"]}
+    names, gradients = (list(dict.fromkeys(each)) for each in zip(*left, strict=True))
+    return [[name, *(left.get((name, gradient)) for gradient in gradients)] for name in names]
+
+
+def detected(lines: list[Record]) -> list[list[Any]]:
+    """Lines of detection.py."""
+    scores = [[100 * score for score in line["boxes"].values()] for line in lines]
+    return [[line["line"], *each, line.get("evaluations")] for line, each in zip(lines, scores, strict=True)]
+
+
+def withstood(cards: list[Card]) -> list[list[Any]]:
+    """Of each model, robust accuracy under each attack of any card."""
+    found = [{str(one): 100 * one.robust_accuracy for one in card.robust} for card in cards]
+    return [
+        [attack, *(one.get(attack) for one in found)] for attack in dict.fromkeys(name for one in found for name in one)
+    ]
+
+
+def sources(records: Records) -> list[list[str]]:
+    """Every record with its origin, as far as it is known."""
+    rows = []
+    for name, record in records.items():
+        commands = "; ".join(record.get("commands") or values_at(record, "command"))
+        measured = [one[:7] for place in COMMITS for one in values_at(record, place)]
+        commits = ", ".join(dict.fromkeys(measured)) or (f"at the latest {record[SINCE]}" if SINCE in record else "-")
+        command = f"`{commands}`" if commands else "-"
+        rows.append([f"`{name}.json`", command, commits, hardware(record), ", ".join(missing(record))])
+    return rows
+
+
+# Beside the paper
+
+
+class Pairs(dict[str, tuple[float, float]]):
+    """The paper's number and ours, by name."""
+
+    @property
+    def theirs(self) -> str:
+        return ", ".join(f"{name} {number:.1f}" for name, (number, _) in self.items())
+
+    @property
+    def ours(self) -> str:
+        return ", ".join(f"{number:.1f}" for _, number in self.values())
+
+    @property
+    def order(self) -> str:
+        same = all((a - c) * (b - d) >= 0 for (a, b), (c, d) in combinations(self.values(), 2))
+        return "is the same" if same else "differs"
+
+
+def size(one: Made) -> str:
+    return "" if one.length == USUAL else f" ({one.length})"
+
+
+def pairs(one: Made, section: str, row: str = "", column: str = "", columns: Sequence[str] = ()) -> Pairs:
+    """What both have of a section: of one row or of one column, by the other; some columns, or all."""
+    name, found = "row" if column else "column", Pairs()
+    for number in one.numbers:
+        asked = row in ("", number["row"]) and (number["column"] in (columns or (column,)) or not (columns or column))
+        if number["section"] == section and asked and None not in (number["paper"], number["here"]):
+            found[number[name]] = number["paper"], number["here"]
+    return found
+
+
+def accuracies(records: Records, one: Made, label: str, section: str, rows: Sequence[str]) -> tuple[Pairs, str]:
+    """Under sAA in the paper, and the lowest of ours; a model in its place may be measured in other records, too. Last:
+    of how many images."""
+    found, images = Pairs(), set()
+    for row in rows:
+        if low := _lowest(records, one, section, row):
+            found[row], images = (paper(label, section, row, "sAA"), low[0]), images | {low[1]}
+    few = images <= {one.record["images"]}
+    return found, size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)"
+
+
+def beyond(records: Records, one: Made) -> tuple[str, str, float, float]:
+    """A number that another recipe adds to a row: section, model, ours, the paper's."""
+    for number in one.numbers:
+        low, theirs = _lowest(records, one, number["section"], number["row"]), number["paper"]
+        if number["column"] == "sAA" and low is not None and theirs is not None:
+            return number["section"], number["row"], low[0], theirs
+    raise ValueError(f"{one.file} has nothing under sAA")
+
+
+def _lowest(records: Records, one: Made, section: str, row: str) -> tuple[float, int] | None:
+    """In percent, and of how many images."""
+    recipe = trained_by(one.record, one.places.get(row, ""))
+    if recipe and section in SECTIONS and (low := records.strongest(recipe, SECTIONS[section])):
+        return low.percent, low.images
+    values = [value for column, value in one.cells(section, row).items() if column != "clean"]
+    return (min(values), one.record["images"]) if values else None
+
+
+def names(one: Made, rows: Iterable[str]) -> str:
+    """Our models in the places of some of the paper's: one, or what their names have in common."""
+    models = dict.fromkeys(one.places[row] for row in rows if row in one.places)
+    kinds = dict.fromkeys(model.partition("-")[0] for model in models)
+    return ", ".join(models if len(models) == 1 else (f"{kind}-..." for kind in kinds))
+
+
+def have(one: Made, label: str, section: str) -> str:
+    cells = table(label).cells[section]
+    return f"{len(cells.keys() & one.places.keys())} of {len(cells)}"
+
+
+def best(row: dict[str, float], choose: Callable[..., float]) -> str:
+    """The strongest attack (min) or the most robust network (max) of a scan of settings."""
+    value = choose(row.values())
+    return f"{value:.1f} with {' or '.join(column for column, one in row.items() if one == value)}"
+
+
+def spread(row: dict[str, float]) -> float:
+    return max(row.values()) - min(row.values())
+
+
+def ends(one: Made, model: str, label: str, section: str) -> tuple[Pairs, float | None]:
+    """The ends of curves, what they have at k = 20, or success rates, beside the paper's tables: it prints no numbers
+    of its curves. Last: that of SparseAnneal."""
+    rates, found = one.cells("success rate, %", model), {}
+    for attack in rates or ("sPGD_p", "sPGD_u", "RS", "anneal"):
+        if values := rates or one.cells(attack, model):
+            found[attack] = values[attack] if rates else values.get("k=20", list(values.values())[-1])
+    both = Pairs()
+    for attack, here in found.items():
+        if (left := table(label).value(section, model, attack)) is not None:
+            both[attack] = 100 - left if rates else left, here
+    return both, found.get("anneal")

@@ -1,0 +1,147 @@
+"""The rows of the tables of models in docs/results.md: the paper's models, and ours of full size and small ones."""
+
+from typing import Any
+
+from records import SECTIONS, Measured, Record, Records, budget_of, recipe_of, trained_by
+
+from sparsepgd.reproduce.experiments import accuracy
+from sparsepgd.reproduce.recipe import facts, table
+from sparsepgd.reproduce.recipes import STRUCTURED, UNSTRUCTURED
+from sparsepgd.zoo import ALL_RUNS
+
+ROLES = {  # the paper's model whose place a recipe takes; of subjects, `spgd reproduce` says it
+    "cifar10-plain": "Vanilla",
+    "cifar10-linf": "GD",
+    "cifar10-sat": "sAT",
+    "cifar10-strades": "sTRADES",
+    "cifar10-strades-long": "sTRADES, longer",
+    "cifar10-strades-row": "sTRADES-row",
+    "cifar10-strades-patch": "sTRADES-p5x5",
+    "cifar10-fast-ls": "Fast-LS-l0",
+    "cifar10-strades-sn": "sTRADES+S&N",
+    "cifar10-anneal": "SparseAnneal",
+    "cifar10-anneal-searched": "SparseAnneal+RS",
+    "cifar10-anneal-row": "SparseAnneal-row",
+    "cifar10-anneal-patch": "SparseAnneal-p5x5",
+    "cifar10-anneal-union": "SparseAnneal-all",
+    "gtsrb-plain": "Vanilla",
+    "gtsrb-strades": "sTRADES",
+    "gtsrb-anneal": "SparseAnneal+RS",
+} | {(source or "").removeprefix("zoo:"): role for role, source in {**STRUCTURED, **UNSTRUCTURED}.items()}
+LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # what the authors' later work calls a budget
+ORDER = [*UNSTRUCTURED, *STRUCTURED]
+NAMES = {"cifar10-anneal-searched": "prn18-anneal", "cifar10-anneal": "an earlier prn18-anneal"}  # in the documents
+NOT_RUN = " \\*"  # SparseAnneal has not been run on it
+USUAL = 1000  # images
+
+
+def models(records: Records) -> list[list[Any]]:
+    """Every model that was trained by a recipe, one budget and defence a row: the paper's clean accuracy and that under
+    sAA; clean, under sAA and lowest of ours of full size, and the same of the small one."""
+    ours: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for kind in ("train", "subject"):
+        for name, record in records.of(kind).items():
+            recipe = name.removeprefix("train-")
+            place = _budget(recipe), ROLES.get(recipe, recipe)
+            ours.setdefault(place, {})[kind] = _cells(records, recipe, record)
+    budgets = [_short(section) for section in SECTIONS]
+    places = sorted(ours, key=lambda place: (_rank(budgets, place[0]), _rank(ORDER, place[1]), place[1]))
+    return [
+        [
+            place[0],
+            *_paper(*place),
+            *(cell for kind in ("train", "subject") for cell in ours[place].get(kind, [""] * 3)),
+        ]
+        for place in places
+    ]
+
+
+def fewer_pixels(records: Records) -> tuple[list[list[Any]], str]:
+    """What Tables I and VIII add: k = 10 and 15, where the paper has such a model; and how long our runs were."""
+    one, rows, lengths = records.by_recipe["unstructured"][0], [], set()
+    for role, model in one.places.items():
+        cells: list[float | None] = []
+        for block in accuracy.PIXELS[:2]:
+            recipe = trained_by(one.record, model)
+            ours = [records.strongest(recipe, (block.k, block.pattern), attack) for attack in ("sAA", None)]
+            cells += [
+                table(block.label).value(block.section, role, "sAA"),
+                *(found and found.percent for found in ours),
+            ]
+            lengths |= {f"{one.images:,} images, {records[one.record].get('steps')} steps" for one in ours if one}
+        if cells[0] is not None:
+            rows.append([role, *cells])
+    return rows, "; ".join(sorted(lengths))
+
+
+def later(budget: str, role: str) -> float | None:
+    """Under sAA in the authors' later work."""
+    value: float | None = facts()["follow_up"]["sAA"].get(LATER.get(budget), {}).get(role)
+    return value
+
+
+def not_attacked(records: Records) -> list[str]:
+    """The models of full size that SparseAnneal, or an ensemble with it, has not attacked yet."""
+    recipes = [name.removeprefix("train-") for name in records.of("train")]
+    return [
+        NAMES.get(one, one.replace("cifar10", "prn18"))
+        for one in recipes
+        if NOT_RUN in _lowest(records, _low(records, one))
+    ]
+
+
+def _low(records: Records, recipe: str, attack: str | None = None) -> Measured | None:
+    return records.strongest(recipe, budget_of(recipe), attack)
+
+
+def _rank(known: list[str], name: str) -> int:
+    first = name if name in known else name.partition(",")[0]
+    return known.index(first) if first in known else len(known)
+
+
+def _short(section: str) -> str:
+    return section.removeprefix("cifar10, ")
+
+
+def _budget(recipe: str) -> str:
+    k, pattern = budget_of(recipe)
+    if recipe_of(recipe)["data"] != "cifar10":
+        return f"{recipe_of(recipe)['data'].upper()}, k={k}"
+    sections = [_short(section) for section, budget in SECTIONS.items() if budget == (k, pattern)]
+    return sections[0] if sections else f"k={k}, {pattern}"
+
+
+def _paper(budget: str, role: str) -> list[Any]:
+    if (share := later(budget, role)) is not None:
+        return [f"{role} (later work)", None, share]
+    blocks = [block for block in (*accuracy.PIXELS, *accuracy.STRUCTURED) if _short(block.section) == budget]
+    values = [
+        table(blocks[0].label).value(blocks[0].section, role.partition(",")[0], column) if blocks else None
+        for column in ("clean", "sAA")
+    ]
+    return [role, *values]
+
+
+def _cells(records: Records, recipe: str, record: Record) -> list[Any]:
+    saa = _low(records, recipe, "sAA")
+    return [100 * record["clean"], _figure(saa, _few(saa)) if saa else "-", _lowest(records, _low(records, recipe))]
+
+
+def _figure(one: Measured, words: list[str]) -> str:
+    return f"{one.percent:.1f}" + (f" ({', '.join(words)})" if words else "")
+
+
+def _few(one: Measured) -> list[str]:
+    """The number of images, if they are fewer than usual."""
+    return [] if one.images == USUAL else [f"{one.images:,} images"]
+
+
+def _lowest(records: Records, low: Measured | None) -> str:
+    """With the attack unless it is saa+, the number of images if they are few, and a mark if SparseAnneal has not been
+    run."""
+    if low is None:
+        return "-"
+    run = any(_low(records, low.recipe, attack) for attack in ("anneal", "saa+"))
+    usual = low.attack in ("saa+", ALL_RUNS) or (low.attack == "sAA" and not run)
+    words = [*([] if usual else [low.attack]), *_few(low)]
+    return _figure(low, words) + ("" if run or not low.share else NOT_RUN)

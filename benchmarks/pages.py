@@ -1,0 +1,118 @@
+"""Write what the pages say of the records: python benchmarks/pages.py [--check]
+
+README.md and the pages of docs/ have comments that name a template. What follows such a comment, up to a comment that
+begins with "end" or to the end of the page, is the text of the template, with numbers from the records. --check writes
+nothing and fails if a page is not what the records say, or if a figure is missing.
+
+A template can call every public function of the modules in HELPERS; those whose first parameter is `records` get the
+records. An integer is shown as 1,000, another number with one decimal, None as a dash. A line that begins with spaces
+continues the line above it. `{% do holds(...) %}` fails if the records no longer bear out what the text says.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from inspect import isfunction, signature
+from types import ModuleType
+from typing import Any
+
+import jinja2
+import lookups
+import models
+import paper
+import records as origins
+from provenance import ROOT
+from records import Records
+
+from sparsepgd import tables
+from sparsepgd.reproduce.recipe import facts
+from sparsepgd.zoo import Card, Figure
+
+HELPERS = (origins, lookups, models, paper)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEMPLATES = ROOT / "benchmarks" / "templates"
+WRITTEN = re.compile(
+    r"(<!-- written by benchmarks/pages\.py from benchmarks/templates/(\S+), do not edit -->\n)(.*?)(?=<!-- end|\Z)",
+    re.DOTALL,
+)
+
+
+def cards() -> list[Card]:
+    """Of the models of the zoo."""
+    folders = ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights"
+    found = [json.loads(file.read_text()) for folder in folders for file in sorted(folder.glob("*.json"))]
+    return [Card.of(card) for card in found if "clean_accuracy" in card]
+
+
+def render(template: str, records: Records) -> str:
+    """A template of benchmarks/templates."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        extensions=["jinja2.ext.do"],
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        finalize=shown,
+    )
+    environment.filters |= {
+        "f": format,
+        "percent": lambda share: 100 * share,
+        "mean": statistics.fmean,
+        "commas": commas,
+    }
+    environment.globals |= {name: one for module in HELPERS for name, one in helpers(module, records)}
+    environment.globals |= {one.__name__: one for one in (table, listed, facts, Figure, min, max, zip)}
+    environment.globals |= {"records": records, "made": records.made, "cards": cards()}
+    return re.sub(r"\n +(?=\S)", " ", environment.get_template(template).render())
+
+
+def helpers(module: ModuleType, records: Records) -> Iterator[tuple[str, Any]]:
+    for name, one in vars(module).items():
+        if isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_"):
+            yield name, partial(one, records) if next(iter(signature(one).parameters), "") == "records" else one
+
+
+def shown(value: Any) -> Any:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}" if isinstance(value, float) else value
+
+
+def commas(values: Iterable[Any]) -> str:
+    return ", ".join(str(shown(value)) for value in values)
+
+
+def table(header: str, rows: Iterable[Iterable[Any]]) -> str:
+    return tables.markdown(header.split(" | "), [[str(shown(cell)) for cell in row] for row in rows])
+
+
+def listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def written(page: str, records: Records) -> str:
+    """A page with its parts anew."""
+    return WRITTEN.sub(lambda part: part[1] + render(part[2], records), page)
+
+
+def main() -> int:
+    records, check, current = Records.read(), "--check" in sys.argv, True
+    for page in PAGES:
+        text = written(before := page.read_text(), records)
+        current &= text == before
+        if not check and text != before:
+            page.write_text(text)
+    images = ROOT / "docs" / "images"
+    if check:
+        shown = (name for one in records.papers for name in paper.pictures(one))
+        return int(not current or not all((images / name).is_file() for name in shown))
+    for name, data in paper.figures(records).items():
+        (images / name).write_bytes(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
