@@ -16,7 +16,6 @@ from sparsepgd.analysis.summary import wilson
 from sparsepgd.reproduce.experiments import accuracy
 from sparsepgd.reproduce.jobs import scale
 from sparsepgd.reproduce.recipes import RECIPES
-from sparsepgd.tables import markdown
 from sparsepgd.zoo.registry import LEAST
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -340,13 +339,3 @@ def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int
     if not check:
         page.write_text(after)
     return int(check and after != before)
-
-
-def compared(record: Record) -> str:
-    """A record of `spgd compare` as a table, the strongest attack first."""
-    rows = []
-    for line in sorted(record["lines"], key=lambda line: (line["robust_accuracy"], line["attack"])):
-        low, high = (f"{100 * share:.0f}" for share in line["interval"])
-        passes = line["forwards"] + line["backwards"]
-        rows.append([line["attack"], f"{100 * line['robust_accuracy']:.1f}", f"{low}-{high}", f"{passes:.0f}"])
-    return markdown(["attack", "robust accuracy, %", "95 %", "mean passes per image"], rows)

@@ -98,14 +98,6 @@ def test_the_commands_of_the_tutorial_run_in_order(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
 
 
-def test_figures_on_how_to_read_numbers_are_those_of_the_record() -> None:
-    assert is_current("interpreting.py"), "run python benchmarks/interpreting.py"
-
-
-def test_figures_beside_the_official_code_are_those_of_the_records() -> None:
-    assert is_current("deviations_page.py"), "run python benchmarks/deviations_page.py"
-
-
 def test_the_effect_of_every_deviation_is_the_mean_of_a_record() -> None:
     records = [json.loads(file.read_text()) for file in RESULTS.glob("deviations-*.json")]
     means = {f"{mean(row['robust']):.1f}" for record in records for row in record["rows"]}
@@ -126,10 +118,6 @@ def test_the_tables_of_cost_are_those_of_the_records() -> None:
 
 def test_the_ablation_of_training_is_what_its_record_says() -> None:
     assert is_current("training_ablation.py", "page"), "run python benchmarks/training_ablation.py page"
-
-
-def test_the_table_of_the_first_page_is_that_of_the_records() -> None:
-    assert is_current("index.py"), "run python benchmarks/index.py"
 
 
 def test_the_first_page_shows_the_example_of_the_readme() -> None:

@@ -85,6 +85,13 @@ def test_the_pages_are_what_the_records_say() -> None:
     assert is_current("pages.py"), "run python benchmarks/pages.py"
 
 
+def test_every_template_is_on_a_page_or_in_another(pages: Any) -> None:
+    files = {file.name: file.read_text() for file in pages.TEMPLATES.iterdir()}
+    named = {name for page in pages.PAGES for _, name, _ in pages.WRITTEN.findall(page.read_text())}
+    named |= {name for text in files.values() for name in re.findall(r'{% (?:include|from) "(.+?)"', text)}
+    assert named == files.keys()
+
+
 def test_a_wrong_number_in_a_page_is_noticed(pages: Any) -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     wrong = page.replace("Cluster-RS to 35.8 %", "Cluster-RS to 35.7 %")

@@ -1,4 +1,4 @@
-"""What README promises is there: its figures are those of the records, its example runs, its links lead somewhere."""
+"""What README promises is there: its example runs, its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsepgd.cli import app
-from support.scripts import is_current, output
+from support.scripts import output
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-
-
-def test_results_are_those_of_the_records() -> None:
-    assert is_current("readme.py"), "run python benchmarks/readme.py"
 
 
 def test_the_example_runs_as_printed(tmp_path: Path) -> None:
