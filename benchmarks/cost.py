@@ -1,7 +1,6 @@
-"""How the cost of an evaluation grows, measured on one CPU core: python benchmarks/cost.py run; page [--check]
+"""How the cost of an evaluation grows, measured on one CPU core: python benchmarks/cost.py run
 
-`run` writes benchmarks/results/cost-cpu.json, `page` the tables of docs/cost.md, from it and the records of a GPU.
-Seconds are processor time, so that other work on the machine does not count.
+It writes benchmarks/results/cost-cpu.json. Seconds are processor time: other work on the machine does not count.
 """
 
 import argparse
@@ -21,10 +20,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from cost_tables import TABLES
 from PIL import Image
-from provenance import ROOT, head
-from records import RESULTS, rewritten
+from provenance import head
+from records import RESULTS
 from torch import Tensor, nn
 
 import sparsepgd as sp
@@ -41,7 +39,6 @@ WORKERS = (1, 2, 4, 8, 16)
 SHORT = 4  # steps of what is timed
 LAUNCH = ["-m", "torch.distributed.run"]
 EVALUATE = shlex.split("-m sparsepgd evaluate --model small-strades -n 80 --steps 40 --queries 40 --chunk 5 -q")
-PAGE = ROOT / "docs" / "cost.md"
 
 
 def tiny() -> nn.Module:
@@ -174,18 +171,12 @@ def run(args: argparse.Namespace) -> None:
     args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=("run", "page"))
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("work", choices=("run",))
     parser.set_defaults(data=None, data_name=None, device="cpu", commit=None, out=RESULTS / "cost-cpu.json")
-    args = parser.parse_args()
-    if args.work == "page":
-        marks = {name: (f"<!-- {name}: by benchmarks/cost.py -->\n", f"<!-- end of {name} -->") for name in TABLES}
-        return max(rewritten(PAGE, marks[name], text() + "\n", args.check) for name, text in TABLES.items())
-    run(args)
-    return 0
+    run(parser.parse_args())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,6 +19,7 @@ from inspect import isfunction, signature
 from types import ModuleType
 from typing import Any
 
+import cost_model
 import jinja2
 import lookups
 import models
@@ -31,7 +32,7 @@ from sparsepgd import tables
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.zoo import Card, Figure
 
-HELPERS = (origins, lookups, models, paper)
+HELPERS = (origins, lookups, models, paper, cost_model)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEMPLATES = ROOT / "benchmarks" / "templates"
 WRITTEN = re.compile(

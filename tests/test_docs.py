@@ -27,9 +27,7 @@ from support.scripts import is_current
 ROOT = Path(__file__).parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-WRITTEN = (
-    r"<!-- [^>]*(?:do not edit|by benchmarks/cost\.py) -->.*?(?:<!-- end[^>]*-->|\Z)|```.*?```"  # by scripts; examples
-)
+WRITTEN = r"<!-- [^>]*do not edit -->.*?(?:<!-- end[^>]*-->|\Z)|```.*?```"  # by a script; examples
 MEASURED = r"\d ?%|\d (?:s|ms|us|minutes|points)\b|\d times\b|\b(?:two|three|several|many) times (?:as|the)\b"
 SOURCE = r"\]\([^)]*(?:tables|results|leaderboard|cost)\.md|\]\([^)]*#results\)|the paper's Table|arXiv"  # or a record
 SETTINGS = {  # what looks like a measurement and is none
@@ -110,10 +108,6 @@ def test_the_effect_of_every_deviation_is_the_mean_of_a_record() -> None:
 
 def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None:
     assert is_current("anneal.py", "page"), "run python benchmarks/anneal.py page"
-
-
-def test_the_tables_of_cost_are_those_of_the_records() -> None:
-    assert is_current("cost.py", "page"), "run python benchmarks/cost.py page"
 
 
 def test_the_ablation_of_training_is_what_its_record_says() -> None:
