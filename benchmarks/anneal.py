@@ -5,7 +5,6 @@
     python benchmarks/anneal.py ablation --model zoo:prn18-fast-ls --data heldout.npz --steps 400 --out ...
     python benchmarks/anneal.py structures --model zoo:small-plain --steps 300 --out ...
     python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
-    python benchmarks/anneal.py page [--check]                    # the results of docs/anneal.md, from the records
 
 A pass is one forward pass, with or without the backward pass that goes with it. The curves are those of the attacks
 themselves: how many images are left after so many passes for each, and after so many seconds of the run.
@@ -15,7 +14,6 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import ROOT, add_arguments, head
-from records import RESULTS, read, rewritten, torch_version
+from anneal_page import by_model
+from provenance import add_arguments, head
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -34,10 +32,8 @@ from sparsepgd import baselines, zoo
 from sparsepgd.analysis.curves import accuracy_over_queries
 from sparsepgd.search import anneal
 from sparsepgd.speed import rivals
-from sparsepgd.tables import markdown
 from sparsepgd.zoo.registry import ARCHITECTURES
 
-MARKS = "<!-- results: written by benchmarks/anneal.py page, do not edit -->\n", "<!-- end of results -->"
 Make = Callable[[sp.Budget, int], Any]
 ATTACKS: dict[str, Make] = {
     "anneal": sp.SparseAnneal,
@@ -58,7 +54,6 @@ PATTERNS: dict[str, sp.Budget] = {
     "a heart of 8x8": sp.Budget(k=1, pattern=sp.Shape.heart(8)),
     "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
 }
-MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes that the page shows
 PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
 # Each without one ingredient, or with another choice: fields of anneal.CycleSettings, and what `changed` knows.
 ABLATION: dict[str, dict[str, Any]] = {
@@ -83,17 +78,6 @@ ABLATION: dict[str, dict[str, Any]] = {
 }
 
 
-WORDING = {  # of variants in records
-    "as it is": "baseline",
-    "what is clipped is forgotten": "the clipped part is discarded",
-    "no groups barred": "no groups excluded",
-    "local search alone, after ten ascents": "only local search after the first ten cycles",
-    "local search alone, after the first ascents": "only local search after the first cycles",
-    "one start, with steps of 0.5": "one start, with a first step of 0.5",
-    "steps shrink to a fifth": "step size decays to a fifth",
-}
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
@@ -111,7 +95,6 @@ def arguments() -> argparse.Namespace:
     work.choices["run"].add_argument("--official-steps", type=int, default=300)
     work.choices["ablation"].add_argument("--steps", type=int, default=400)
     work.choices["structures"].add_argument("--steps", type=int, default=300)
-    work.add_parser("page").add_argument("--check", action="store_true")
     figure = work.add_parser("figure")
     figure.add_argument("records", type=Path, nargs="+")
     figure.add_argument("--out", type=Path, required=True)
@@ -284,110 +267,10 @@ def figure(args: argparse.Namespace) -> None:
     grid.savefig(args.out)
 
 
-def page(args: argparse.Namespace) -> int:
-    """The results of docs/anneal.md; with --check, 1 if they are not those of the records."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for record in read(RESULTS, "anneal").values():
-        kinds.setdefault(next(kind for kind in KINDS if kind in record["command"].split()), []).append(record)
-    models = by_model(kinds.get("run", []))
-    parts = [over_passes(records) for records in models.values()]
-    parts += [KINDS[kind](record) for kind in ("structures", "ablation") for record in kinds.get(kind, [])]
-    return rewritten(ROOT / "docs" / "anneal.md", MARKS, "\n".join(parts), args.check)
-
-
-def by_model(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The records of each model, those of SparseAnneal first."""
-    models: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(records, key=lambda one: all(row["attack"] != "anneal" for row in one["runs"])):
-        models.setdefault(record["model"], []).append(record)
-    return models
-
-
-def over_passes(records: list[dict[str, Any]]) -> str:
-    """Robust accuracy of one model after so many passes, the mean of the seeds."""
-    runs = [row for record in records for row in record["runs"]]
-    marks = [mark for mark in MARKED if mark <= max(row["length"] for row in runs if "passes" in row)]
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for record in records:
-        for row in record["runs"]:
-            commit = "" if row["attack"].startswith("official") else record["commit"]
-            groups.setdefault((row["attack"], row["length"], commit), []).append(row)
-    attacks, shown = [group[:2] for group in groups], []
-    for (name, length, commit), rows in groups.items():
-        again = f", commit {commit}" if attacks.count((name, length)) > 1 else ""
-        cells = []
-        for mark in marks:
-            left = [reached(row, mark) for row in rows if mark <= length + 1]  # sPGD tries its random start too
-            cells.append(percent(sum(left) / len(left) / rows[0]["images"]) if left and None not in left else "")
-        seconds = sum(row["seconds"] for row in rows) / len(rows)
-        few = "" if rows[0]["images"] == records[0]["images"] else f", first {rows[0]['images']} images"
-        last = percent(sum(row["left"] for row in rows) / len(rows) / rows[0]["images"])
-        shown.append([f"{name}, {length:,} steps{few}{again}", *cells, last, f"{seconds:.1f}", str(len(rows))])
-    first = records[0]
-    return (
-        f"Robust accuracy (%) of `{first['model']}` on {first['images']:,} images, k = {first['k']}, by passes per "
-        f"image (clean accuracy {percent(runs[0]['right'] / first['images'])}; lower is stronger):\n\n"
-        + markdown(["attack", *(f"{mark:,}" for mark in marks), "at the end", "seconds", "seeds"], shown)
-        + "".join(source(record).rstrip("\n") for record in records)
-        + "\n"
-    )
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
-def reached(row: dict[str, Any], mark: int) -> int | None:
-    """Images left after so many passes; of others' code only the end is known."""
-    if "passes" not in row:
-        return row["left"] if mark == row["length"] else None
-    return min(left for passes, left in row["passes"] if passes <= mark)
-
-
-def of_structures(record: dict[str, Any]) -> str:
-    attacks = list(dict.fromkeys(row["attack"] for row in record["runs"]))
-    runs = {(row["pattern"], row["attack"]): row["left"] for row in record["runs"] if row["seed"] == 0}
-    first = record["runs"][0]
-    rows = [
-        [pattern, *(str(runs.get((pattern, one), "")) for one in attacks)]
-        for pattern in PATTERNS
-        if (pattern, "anneal") in runs
-    ]
-    return (
-        f"Structured perturbations: how many of {record['images']:,} images `{record['model']}` still classifies "
-        f"correctly after {first['steps']} steps (Sparse-RS: {2 * first['steps']} queries; without an attack: "
-        f"{first['right']}):\n\n" + markdown(["pattern", *attacks], rows) + source(record)
-    )
-
-
-def of_ablation(record: dict[str, Any]) -> str:
-    left: dict[str, list[int]] = {}
-    for row in record["runs"]:
-        left.setdefault(row["variant"], []).append(row["left"])
-    first = record["runs"][0]
-    return (
-        f"Ablation: how many of {record['data']} `{record['model']}` still classifies correctly with k = {record['k']} "
-        f"after {first['steps']} steps (without an attack: {first['right']}):\n\n"
-        + markdown(["variant", "images"], [[WORDING.get(n, n), ", ".join(map(str, each))] for n, each in left.items()])
-        + source(record)
-    )
-
-
-def source(record: dict[str, Any]) -> str:
-    """Below a table."""
-    where = f"{record['hardware']}, torch {torch_version(record)}, commit {record['commit']}"
-    return f"\n\n{where}: `{record['command']}`\n"
-
-
-KINDS: dict[str, Any] = {"run": over_passes, "structures": of_structures, "ablation": of_ablation}
-
-
-def main() -> int | None:
+def main() -> None:
     args = arguments()
     if args.work == "figure":
         return figure(args)
-    if args.work == "page":
-        return page(args)
     model, x, y = load(args)
     record = {**head(args, x, y), "model": args.name or args.model, "k": args.k, "runs": []}
     for row in {"run": run, "ablation": ablation, "structures": structures}[args.work](args, model, x, y):
@@ -395,8 +278,7 @@ def main() -> int | None:
         print({name: value for name, value in row.items() if name not in ("passes", "clock")}, flush=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record) + "\n")
-    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

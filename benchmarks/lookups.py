@@ -28,6 +28,7 @@ BUDGETS = {  # of Table VII
     "l0_1600": "1,600 pixels", "l0_3200": "3,200 pixels", "patch4x4_100": "100 patches", "patch4x4_200": "200 patches",
 }  # fmt: skip
 COMMITS = ("commit", "commit of attacks", "models.*.runs.*.commit")  # where a record names what it measured
+PACES = ("0.0125, 50", "0.05, 16", "0.1, 8", "0.1, 16", "0.2, 4", "default")  # of pace.py: alpha = beta, tolerance
 USUAL = "100 images and 300 steps"  # as docs/results.md says of the tables that name no length
 
 
@@ -128,6 +129,13 @@ def not_detected(records: Records) -> list[str]:
 # Rows of tables
 
 
+def grouped(rows: Iterable[Record], key: str, value: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row[value])
+    return found
+
+
 def variants(record: Record) -> list[list[Any]]:
     """What each variant of sPGD leaves, one column a gradient."""
     left = {(row["variant"], row["gradient"]): statistics.fmean(row["robust"]) for row in record["rows"]}
@@ -139,6 +147,20 @@ def detected(lines: list[Record]) -> list[list[Any]]:
     """Lines of detection.py."""
     scores = [[100 * score for score in line["boxes"].values()] for line in lines]
     return [[line["line"], *each, line.get("evaluations")] for line, each in zip(lines, scores, strict=True)]
+
+
+def paced(records: Records) -> list[list[str]]:
+    """Images left at each of the lengths, by pace, from the records of pace.py."""
+    found: dict[tuple[str, ...], dict[str, dict[str, int]]] = {}
+    for name, record in records.of("pace").items():
+        for row in record["rows"]:
+            pace = f"{row['alpha']}, {row['tolerance']}" if row["pace"] == "fixed" else "default"
+            place = name, record["model"], str(record["right"]), row["pattern"], row["gradient"]
+            found.setdefault(place, {}).setdefault(pace, {}).update(row["left"])
+    return [
+        [*place[1:], ", ".join(left["default"]), *(", ".join(map(str, left[pace].values())) for pace in PACES)]
+        for place, left in found.items()
+    ]
 
 
 def withstood(cards: list[Card]) -> list[list[Any]]:

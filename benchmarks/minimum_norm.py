@@ -4,8 +4,6 @@
         -n 100 --passes 300 --out benchmarks/results/minimum-norm-small-300.json
     python benchmarks/minimum_norm.py run preact_resnet18=A-0.safetensors,A-1.safetensors --processes 6 --seconds 500
     python benchmarks/minimum_norm.py run zoo:small-plain --attacks sparse-anneal --again --out ...  # at a newer commit
-    python benchmarks/minimum_norm.py page [--check]        # the tables of docs/minimum-k.md, from the records
-    python benchmarks/minimum_norm.py figure                # docs/images/minimum-norm.svg, from the records
 
 The attacks are those of minimum_norm_attacks.py; what the model is asked is counted around it, outside of them. Every
 image they return is put into [0, 1] and judged by the verifier of this package. The record is written after each run;
@@ -19,14 +17,12 @@ import importlib.metadata
 import json
 import random
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -79,8 +75,6 @@ def arguments() -> argparse.Namespace:
     run.add_argument("--processes", type=int, default=1, help="runs at a time")
     run.add_argument("--seconds", type=float, help="after which what is under way is stopped; default: no limit")
     add_arguments(run)
-    work.add_parser("page").add_argument("--check", action="store_true")
-    work.add_parser("figure")
     return parser.parse_args()
 
 
@@ -317,14 +311,9 @@ def write(file: Path, record: Record) -> None:
     file.write_text(re.sub(r'\[[^][{}"]*\]', lambda found: " ".join(found[0].split()), text) + "\n")
 
 
-def main() -> Any:
-    args = arguments()
-    if args.work == "run":
-        return measure_all(args)
-    import minimum_norm_page as shown
-
-    return shown.page(args.check) if args.work == "page" else shown.draw()
+def main() -> None:
+    measure_all(arguments())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,26 +4,23 @@
     python benchmarks/pace.py --model small-plain --data test1000.npz --data-name cifar10-test-1000 -n 1000 ...
 
 The figure is the number of images that are still classified correctly (fewer: stronger), by default of those in the
-package; docs/deviations.md has the table of the records, which `--table` prints. A fixed pace does not depend on the
+package; docs/deviations.md has the table of the records. A fixed pace does not depend on the
 steps, so that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for
 every length. The default has one run for each.
 """
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from provenance import add_arguments, head
-from records import RESULTS, read
 
 import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.sources import load_data
-from sparsepgd.tables import markdown
 
 BUDGETS = {
     "row": sp.Budget(k=1, pattern=sp.Rows()),
@@ -39,26 +36,7 @@ def left(result: sp.Result, lengths: list[int]) -> dict[str, int]:
     return {str(steps): int((right & ~(result.fooled & (when <= steps))).sum()) for steps in lengths}
 
 
-def table() -> str:
-    """All records as a table; a cell has the images left at each of the lengths."""
-    paces = [*(f"{alpha}, {tolerance}" for alpha, tolerance in PACES), "default"]
-    lines = []
-    for record in read(RESULTS, "pace").values():
-        found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-        for row in record["rows"]:
-            pace = f"{row['alpha']}, {row['tolerance']}" if row["pace"] == "fixed" else "default"
-            found.setdefault((row["pattern"], row["gradient"]), {}).setdefault(pace, {}).update(row["left"])
-        for (pattern, gradient), rows in found.items():
-            cells = [", ".join(map(str, rows[pace].values())) for pace in paces]
-            first = [record["model"], str(record["right"]), pattern, gradient, ", ".join(rows["default"])]
-            lines.append([*first, *cells])
-    return markdown(["model", "right", "pattern", "gradient", "steps", *paces], lines)
-
-
 def main() -> None:
-    if sys.argv[1:] == ["--table"]:
-        print(table())
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, choices=zoo.bundled_names())
     parser.add_argument("-n", type=int, default=100)

@@ -1,8 +1,8 @@
 """Write what the pages say of the records: python benchmarks/pages.py [--check]
 
 README.md and the pages of docs/ have comments that name a template. What follows such a comment, up to a comment that
-begins with "end" or to the end of the page, is the text of the template, with numbers from the records. --check writes
-nothing and fails if a page is not what the records say, or if a figure is missing.
+begins with "end" or to the end of the page, is the text of the template, with numbers from the records. Figures that
+are drawn from records are written, too. --check writes nothing and fails if a page is not what the records say.
 
 A template can call every public function of the modules in HELPERS; those whose first parameter is `records` get the
 records. An integer is shown as 1,000, another number with one decimal, None as a dash. A line that begins with spaces
@@ -19,9 +19,11 @@ from inspect import isfunction, signature
 from types import ModuleType
 from typing import Any
 
+import anneal_page
 import cost_model
 import jinja2
 import lookups
+import minimum_norm_page
 import models
 import paper
 import records as origins
@@ -32,9 +34,9 @@ from sparsepgd import tables
 from sparsepgd.reproduce.recipe import facts
 from sparsepgd.zoo import Card, Figure
 
-HELPERS = (origins, lookups, models, paper, cost_model)
+HELPERS = (origins, lookups, models, paper, anneal_page, cost_model, minimum_norm_page)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TEMPLATES = ROOT / "benchmarks" / "templates"
+TEMPLATES, IMAGES = ROOT / "benchmarks" / "templates", ROOT / "docs" / "images"
 WRITTEN = re.compile(
     r"(<!-- written by benchmarks/pages\.py from benchmarks/templates/(\S+), do not edit -->\n)(.*?)(?=<!-- end|\Z)",
     re.DOTALL,
@@ -62,7 +64,7 @@ def render(template: str, records: Records) -> str:
         "f": format,
         "percent": lambda share: 100 * share,
         "mean": statistics.fmean,
-        "commas": commas,
+        "joined": joined,
     }
     environment.globals |= {name: one for module in HELPERS for name, one in helpers(module, records)}
     environment.globals |= {one.__name__: one for one in (table, listed, facts, Figure, min, max, zip)}
@@ -82,8 +84,8 @@ def shown(value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else f"{value:.1f}" if isinstance(value, float) else value
 
 
-def commas(values: Iterable[Any]) -> str:
-    return ", ".join(str(shown(value)) for value in values)
+def joined(values: Iterable[Any], between: str = ", ") -> str:
+    return between.join(str(shown(value)) for value in values)
 
 
 def table(header: str, rows: Iterable[Iterable[Any]]) -> str:
@@ -99,20 +101,21 @@ def written(page: str, records: Records) -> str:
     return WRITTEN.sub(lambda part: part[1] + render(part[2], records), page)
 
 
-def main() -> int:
-    records, check, current = Records.read(), "--check" in sys.argv, True
+def figures(records: Records) -> dict[str, bytes]:
+    """Of the pages, by the name of the file."""
+    return paper.figures(records) | minimum_norm_page.figures(records)
+
+
+def main() -> str | None:
+    records, check, old = Records.read(), "--check" in sys.argv, []
     for page in PAGES:
         text = written(before := page.read_text(), records)
-        current &= text == before
+        old += [page.name] if text != before else []
         if not check and text != before:
             page.write_text(text)
-    images = ROOT / "docs" / "images"
-    if check:
-        shown = (name for one in records.papers for name in paper.pictures(one))
-        return int(not current or not all((images / name).is_file() for name in shown))
-    for name, data in paper.figures(records).items():
-        (images / name).write_bytes(data)
-    return 0
+    for name, data in figures(records).items() if not check else ():
+        (IMAGES / name).write_bytes(data)
+    return f"not what the records say: {', '.join(old)}; run python benchmarks/pages.py" if check and old else None
 
 
 if __name__ == "__main__":

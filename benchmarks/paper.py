@@ -100,9 +100,14 @@ def reasons(one: Made) -> list[str]:
     named = one.places and one.places.keys() <= {number["row"] for number in one.numbers}
     found = [reason for reason in one.values["reasons"] if not (named and reason.startswith("model: "))]
     found += [one.values["note"]] if "note" in one.values else []
-    for older, now in WORDING.items():
-        found = [reason.replace(older, now) for reason in found]
-    return found
+    return [worded(reason, WORDING) for reason in found]
+
+
+def worded(text: str, words: dict[str, str]) -> str:
+    """With the words of today for those of older records."""
+    for older, now in words.items():
+        text = text.replace(older, now)
+    return text
 
 
 def pictures(one: Made) -> list[str]:

@@ -313,29 +313,3 @@ def torch_version(record: Record) -> str:
 def anchor(title: str) -> str:
     """Of a heading, as the site makes it."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
-
-
-# For the scripts of pages that have no template yet
-
-
-def load(name: str) -> Record:
-    record: Record = json.loads((RESULTS / f"{name}.json").read_text())
-    return record
-
-
-def read(results: Path, kind: str) -> dict[str, Record]:
-    return Records.read(results).of(kind)
-
-
-def file_of(name: str) -> str:
-    return f"`{name}.json`"
-
-
-def rewritten(page: Path, marks: tuple[str, str], text: str, check: bool) -> int:
-    """What stands between the two marks of a page becomes `text`; with `check` only 1 if it is not that already."""
-    before = page.read_text()
-    head, rest = before.split(marks[0])
-    after = head + marks[0] + text + marks[1] + rest.split(marks[1])[1]
-    if not check:
-        page.write_text(after)
-    return int(check and after != before)

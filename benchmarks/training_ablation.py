@@ -2,7 +2,6 @@
 
     python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
     python benchmarks/training_ablation.py run --data cifar10.npz --start A.safetensors B.safetensors --out ...
-    python benchmarks/training_ablation.py page [--check]             # the table of docs/training.md, from the record
 
 Every variant trains a PreActResNet-18 for a few epochs. Reported are clean and robust accuracy under SparseAnneal, and
 under Cluster-RS after it, of training images that no run has seen. With --start the runs go on from weights that were
@@ -12,33 +11,23 @@ are left out.
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from provenance import ROOT, add_arguments, head
-from records import RESULTS, read, rewritten, torch_version
+from provenance import add_arguments, head
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd.analysis.curves import accuracy_over_queries
-from sparsepgd.tables import markdown
 from sparsepgd.training import annealing
 from sparsepgd.training.data import split
 from sparsepgd.training.settings import make_settings
 from sparsepgd.zoo.networks import preact_resnet18
 
-WORDING = {  # of variants in the record, for readers
-    "as it is:": "baseline:",
-    "changes": "perturbations",
-    "2 steps at first, 8 at last": "2 steps in the first epoch, 8 in the last",
-    "half of the batches by sPGD": "half of the batches attacked by sPGD",
-}
-MARKS = "<!-- ablation: written by benchmarks/training_ablation.py page, do not edit -->\n", "<!-- end of ablation -->"
 THEN = "then Cluster-RS"
 STEPS = (30, 100, 300, 1000)  # of the attack, reported
 COMMON: dict[str, Any] = {
@@ -84,7 +73,6 @@ FURTHER: dict[str, dict[str, Any]] = {  # from a network that was trained agains
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
-    work.add_parser("page").add_argument("--check", action="store_true")
     one = work.add_parser("run")
     one.add_argument("--data", type=Path, required=True, help="npz with x_train (N, H, W, C) uint8 and y_train")
     one.add_argument("--epochs", type=int, default=8)
@@ -151,37 +139,5 @@ def run(args: argparse.Namespace) -> None:
         args.out.write_text(json.dumps(record) + "\n")
 
 
-def _worded(variant: str) -> str:
-    for recorded, shown in WORDING.items():
-        variant = variant.replace(recorded, shown)
-    return variant
-
-
-def page(check: bool) -> int:
-    """The tables of docs/training.md; with `check`, 1 if they are not those of the records."""
-    parts = [table(record) for record in read(RESULTS, "training").values()]
-    return rewritten(ROOT / "docs" / "training.md", MARKS, "\n".join(parts), check)
-
-
-def table(record: dict[str, Any]) -> str:
-    rows = []
-    for row in record["runs"]:
-        shares = [row["clean"], *row["robust"].values(), *([row[THEN]] if THEN in row else [])]
-        rows.append([_worded(row["variant"]), *(f"{100 * share:.1f}" for share in shares), f"{row['seconds']:.0f}"])
-    first = record["runs"][0]
-    steps = [f"{int(steps):,} steps" for steps in first["robust"]]
-    more = [f"then Cluster-RS, {first['queries']:,} queries"] if THEN in first else []
-    where = f"{record['hardware']}, torch {torch_version(record)}, commit {record['commit']}: `{record['command']}`"
-    return f"{markdown(['variant', 'clean, %', *steps, *more, 'seconds of training'], rows)}\n\n{where}\n"
-
-
-def main() -> int:
-    args = arguments()
-    if args.work == "page":
-        return page(args.check)
-    run(args)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(arguments())

@@ -22,7 +22,6 @@ from sparsepgd.cli import app
 from sparsepgd.reproduce.jobs import SCALES
 from sparsepgd.reproduce.recipes import RECIPES
 from sparsepgd.search import registry
-from support.scripts import is_current
 
 ROOT = Path(__file__).parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
@@ -104,14 +103,6 @@ def test_the_effect_of_every_deviation_is_the_mean_of_a_record() -> None:
     assert len(rows) == 20
     assert len(quoted) > 30
     assert [number for number in quoted if number not in means] == []
-
-
-def test_figures_on_the_page_of_sparse_anneal_are_those_of_the_records() -> None:
-    assert is_current("anneal.py", "page"), "run python benchmarks/anneal.py page"
-
-
-def test_the_ablation_of_training_is_what_its_record_says() -> None:
-    assert is_current("training_ablation.py", "page"), "run python benchmarks/training_ablation.py page"
 
 
 def test_the_first_page_shows_the_example_of_the_readme() -> None:

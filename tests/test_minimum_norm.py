@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparsepgd.zoo.registry import ARCHITECTURES
 from support.models import Linear
-from support.scripts import is_current
+from support.scripts import script as imported
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,8 +35,13 @@ def numbers(script: Any) -> Any:
 
 
 @pytest.fixture
-def page(script: Any) -> Any:
-    return importlib.import_module("minimum_norm_page")
+def pages(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return imported("pages", monkeypatch)
+
+
+def page(pages: Any, record: dict[str, Any]) -> str:
+    """The tables of docs/minimum-k.md from one record."""
+    return str(pages.render("minimum-k.md.j2", pages.Records({"minimum-norm-mine": record})))
 
 
 def linear() -> tuple[Linear, Tensor, Tensor]:
@@ -212,8 +217,8 @@ def record_of(numbers: Any, theirs: list[int | None]) -> dict[str, Any]:
     return finished
 
 
-def test_the_page_shows_every_attack_and_says_which_failed(page: Any, numbers: Any) -> None:
-    text = page.of_record("minimum-norm-mine", record_of(numbers, [3, 5]))
+def test_the_page_shows_every_attack_and_says_which_failed(pages: Any, numbers: Any) -> None:
+    text = page(pages, record_of(numbers, [3, 5]))
     assert "| sparse-anneal | 100 | 1.5 / 1.5 | 100.0 |" in text
     assert "| adv-lib:fmn * | 100 | 3 / 3.0 | 0.0 |" in text
     assert "| adv-lib:fmn | 100 | 4 / 4.0 | " in text
@@ -222,25 +227,22 @@ def test_the_page_shows_every_attack_and_says_which_failed(page: Any, numbers: A
     assert "commit c (adv-lib:vfga: later): `python x`" in text
 
 
-def test_the_page_says_where_another_attack_is_better(page: Any, numbers: Any) -> None:
-    (found,) = page.findings(record_of(numbers, [1, 4]), "features")
-    assert "not the best on every model: by median, adv-lib:fmn on `mine` (2.5 against 3); by mean, " in found
-    (found,) = page.findings(record_of(numbers, [3, None]), "features")
-    assert "no other attack" in found
+def test_the_page_says_where_another_attack_is_better(pages: Any, numbers: Any) -> None:
+    better = (
+        "In features, SparseAnneal is not the best on every model: by median, adv-lib:fmn on `mine` (2.5 against 3)"
+    )
+    assert better in page(pages, record_of(numbers, [1, 4]))
+    assert "In features, no other attack" in page(pages, record_of(numbers, [3, None]))
 
 
-def test_the_page_says_who_used_more_passes_than_the_others_had(page: Any, numbers: Any) -> None:
+def test_the_page_says_who_used_more_passes_than_the_others_had(pages: Any, numbers: Any) -> None:
     record = record_of(numbers, [3, 5])
-    assert "More than" not in page.of_record("minimum-norm-mine", record)
+    assert "More than" not in page(pages, record)
     record["models"][0]["runs"][0]["passes"] = 100.26
-    assert "More than 100 passes: sparse-anneal on `mine`, pixels (100.3)." in page.of_record("mine", record)
+    assert "More than 100 passes: sparse-anneal on `mine`, pixels (100.3)." in page(pages, record)
 
 
-def test_every_record_has_its_figure(page: Any) -> None:
-    assert page.records()
-    for name in page.records():
-        assert (ROOT / "docs" / "images" / f"{name}.svg").is_file(), "run python benchmarks/minimum_norm.py figure"
-
-
-def test_the_page_is_that_of_the_records() -> None:
-    assert is_current("minimum_norm.py", "page"), "run python benchmarks/minimum_norm.py page"
+def test_every_record_has_its_figure(pages: Any) -> None:
+    names = pages.figures(pages.Records.read())
+    assert {"minimum-norm-small-300.svg", "results-ratio-small.svg"} <= names.keys()
+    assert [name for name in names if not (pages.IMAGES / name).is_file()] == [], "run python benchmarks/pages.py"

@@ -11,7 +11,7 @@ import pytest
 
 from sparsepgd import zoo
 from sparsepgd.reproduce import recipe
-from support.scripts import ROOT, is_current, script
+from support.scripts import ROOT, output, script
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 
 
 def test_the_pages_are_what_the_records_say() -> None:
-    assert is_current("pages.py"), "run python benchmarks/pages.py"
+    output(ROOT / "benchmarks" / "pages.py", "--check", cwd=ROOT)  # fails otherwise
 
 
 def test_every_template_is_on_a_page_or_in_another(pages: Any) -> None:
@@ -102,7 +102,7 @@ def test_what_stands_around_a_written_part_stays_and_a_line_with_spaces_continue
     pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "part.md.j2").write_text(
-        "{{ [1000, 12.34, None] | commas }}\n  {{ 0.5 | percent }} %\n{{ 1234.5 | f(',.0f') }}\n"
+        "{{ [1000, 12.34, None] | joined }}\n  {{ 0.5 | percent }} %\n{{ 1234.5 | f(',.0f') }}\n"
     )
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
     mark = "<!-- written by benchmarks/pages.py from benchmarks/templates/part.md.j2, do not edit -->\n"

@@ -23,15 +23,6 @@ from sparsepgd.sources import data
 ROOT = Path(__file__).parents[2]
 
 
-def is_current(script: str, *words: str) -> bool:
-    """Whether the page that a script of benchmarks/ writes is what its records say."""
-    try:
-        output(ROOT / "benchmarks" / script, *words, "--check", cwd=ROOT)
-    except AssertionError:
-        return False
-    return True
-
-
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """One of benchmarks/, imported."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")

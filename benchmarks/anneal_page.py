@@ -1,0 +1,60 @@
+"""What anneal.py measured, as docs/anneal.md shows it."""
+
+from typing import Any
+
+from records import Record, Records
+
+MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes
+
+
+def annealed(records: Records, kind: str) -> list[Record]:
+    """Those of one command of anneal.py: run, structures or ablation."""
+    return [record for record in records.of("anneal").values() if kind in record["command"].split()]
+
+
+def by_model(found: list[Record]) -> dict[str, list[Record]]:
+    """The records of each model, those of SparseAnneal first."""
+    models: dict[str, list[Record]] = {}
+    for record in sorted(found, key=lambda one: all(run["attack"] != "anneal" for run in one["runs"])):
+        models.setdefault(record["model"], []).append(record)
+    return models
+
+
+def marks(found: list[Record]) -> list[int]:
+    longest = max(run["length"] for record in found for run in record["runs"] if "passes" in run)
+    return [mark for mark in MARKED if mark <= longest]
+
+
+def over_passes(found: list[Record]) -> list[list[Any]]:
+    """Robust accuracy of one model after so many passes, the mean of the seeds."""
+    groups: dict[tuple[str, int, str], list[Record]] = {}
+    for record in found:
+        for run in record["runs"]:
+            commit = "" if run["attack"].startswith("official") else record["commit"]
+            groups.setdefault((run["attack"], run["length"], commit), []).append(run)
+    attacks, shown = [group[:2] for group in groups], []
+    for (name, length, commit), runs in groups.items():
+        again = f", commit {commit}" if attacks.count((name, length)) > 1 else ""
+        images, cells = runs[0]["images"], []
+        for mark in marks(found):
+            left = [_reached(run, mark) for run in runs if mark <= length + 1]  # sPGD tries its random start too
+            cells.append(100 * (sum(left) / len(left) / images) if left and None not in left else "")
+        few = "" if images == found[0]["images"] else f", first {images} images"
+        last = 100 * (sum(run["left"] for run in runs) / len(runs) / images)
+        seconds = sum(run["seconds"] for run in runs) / len(runs)
+        shown.append([f"{name}, {length:,} steps{few}{again}", *cells, last, seconds, len(runs)])
+    return shown
+
+
+def _reached(run: Record, mark: int) -> int | None:
+    """Images left after so many passes; of others' code only the end is known."""
+    if "passes" not in run:
+        return run["left"] if mark == run["length"] else None
+    return min(left for passes, left in run["passes"] if passes <= mark)
+
+
+def over_structures(record: Record) -> list[list[Any]]:
+    """Images left by each attack, with the first seed."""
+    attacks = dict.fromkeys(run["attack"] for run in record["runs"])
+    left = {(run["pattern"], run["attack"]): run["left"] for run in record["runs"] if run["seed"] == 0}
+    return [[name, *(left.get((name, one), "") for one in attacks)] for name in dict.fromkeys(name for name, _ in left)]
