@@ -38,9 +38,9 @@ def holds(statement: bool) -> None:
         raise ValueError("the records say otherwise now; write this statement anew")
 
 
-def paper(label: str, section: str, row: str, column: str) -> float:
-    """A number that the paper prints."""
-    return table(label).cells[section][row][column]
+def paper(label: str) -> dict[str, dict[str, dict[str, float]]]:
+    """The numbers of a table of the paper, by section, row and column."""
+    return table(label).cells
 
 
 # Single measurements
@@ -54,26 +54,25 @@ def measured(records: Records, recipe: str, budget: Budget = (20, "pixel"), atta
     return found
 
 
+def low(records: Records, recipe: str, budget: Budget = (20, "pixel"), attack: str | None = None) -> float:
+    return measured(records, recipe, budget, attack).percent
+
+
 def saa(records: Records, recipe: str, budget: Budget = (20, "pixel")) -> float:
-    return measured(records, recipe, budget, "sAA").percent
+    return low(records, recipe, budget, "sAA")
 
 
-def lowest(records: Records, name: str, attack: str) -> float:
-    """Of all seeds, from a record of anneal.py."""
-    return 100 * min(float(run["left"] / run["images"]) for run in records[name]["runs"] if run["attack"] == attack)
+def lowest(records: Records, name: str, *attacks: str, pattern: str | None = None) -> float:
+    """Of all seeds of some attacks, at any pace, from a record of anneal.py."""
+    runs = [run for run in records[name]["runs"] if run["attack"].partition(",")[0] in attacks]
+    left = [run["left"] / run.get("images", records[name]["images"]) for run in runs if run.get("pattern") == pattern]
+    return 100 * min(left)
 
 
 def after(records: Records, name: str, attack: str, passes: int) -> list[float]:
     """After so many passes, seed by seed."""
     runs = [run for run in records[name]["runs"] if run["attack"] == attack]
     return [100 * min(left for at, left in run["passes"] if at <= passes) / run["images"] for run in runs]
-
-
-def structured(records: Records, model: str, pattern: str, *attacks: str) -> float:
-    """What the strongest of some attacks leaves; an attack at several paces is one."""
-    record = records[f"anneal-structures-{model}"]
-    runs = [run for run in record["runs"] if run["pattern"] == pattern and run["attack"].startswith(attacks)]
-    return 100 * min(run["left"] for run in runs) / record["images"]
 
 
 def variant(records: Records, name: str, variant: str) -> float:
@@ -203,8 +202,31 @@ class Pairs(dict[str, tuple[float, float]]):
         return "is the same" if same else "differs"
 
 
-def size(one: Made) -> str:
-    return "" if one.length == USUAL else f" ({one.length})"
+class Accuracies(Pairs):
+    """Of models under sAA in the paper, and the lowest of ours."""
+
+    link: str
+    models: str  # ours: one, or what their names have in common
+    have: str
+    size: str
+
+
+def accuracies(records: Records, one: Made, label: str, section: str, *rows: str) -> Accuracies:
+    """A model in its place may be measured in other records, too."""
+    found, images = Accuracies(), set()
+    for row in rows:
+        recipe = trained_by(one.record, one.places.get(row, ""))
+        if recipe and section in SECTIONS and (low := records.strongest(recipe, SECTIONS[section])):
+            found[row], images = (paper(label)[section][row]["sAA"], low.percent), images | {low.images}
+        elif left := [value for column, value in one.cells(section, row).items() if column != "clean"]:
+            found[row], images = (paper(label)[section][row]["sAA"], min(left)), images | {one.record["images"]}
+    models = dict.fromkeys(one.places[row] for row in found if row in one.places) or one.places.values()
+    kinds = dict.fromkeys(f"{model.partition('-')[0]}-..." for model in models)
+    few = images <= {one.record["images"]}
+    found.link, found.models = one.link, ", ".join(models if len(models) == 1 else kinds)
+    found.have = f"{len(paper(label)[section].keys() & one.places.keys())} of {len(paper(label)[section])}"
+    found.size = size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)"
+    return found
 
 
 def pairs(one: Made, section: str, row: str = "", column: str = "", columns: Sequence[str] = ()) -> Pairs:
@@ -217,45 +239,8 @@ def pairs(one: Made, section: str, row: str = "", column: str = "", columns: Seq
     return found
 
 
-def accuracies(records: Records, one: Made, label: str, section: str, rows: Sequence[str]) -> tuple[Pairs, str]:
-    """Under sAA in the paper, and the lowest of ours; a model in its place may be measured in other records, too. Last:
-    of how many images."""
-    found, images = Pairs(), set()
-    for row in rows:
-        if low := _lowest(records, one, section, row):
-            found[row], images = (paper(label, section, row, "sAA"), low[0]), images | {low[1]}
-    few = images <= {one.record["images"]}
-    return found, size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)"
-
-
-def beyond(records: Records, one: Made) -> tuple[str, str, float, float]:
-    """A number that another recipe adds to a row: section, model, ours, the paper's."""
-    for number in one.numbers:
-        low, theirs = _lowest(records, one, number["section"], number["row"]), number["paper"]
-        if number["column"] == "sAA" and low is not None and theirs is not None:
-            return number["section"], number["row"], low[0], theirs
-    raise ValueError(f"{one.file} has nothing under sAA")
-
-
-def _lowest(records: Records, one: Made, section: str, row: str) -> tuple[float, int] | None:
-    """In percent, and of how many images."""
-    recipe = trained_by(one.record, one.places.get(row, ""))
-    if recipe and section in SECTIONS and (low := records.strongest(recipe, SECTIONS[section])):
-        return low.percent, low.images
-    values = [value for column, value in one.cells(section, row).items() if column != "clean"]
-    return (min(values), one.record["images"]) if values else None
-
-
-def names(one: Made, rows: Iterable[str]) -> str:
-    """Our models in the places of some of the paper's: one, or what their names have in common."""
-    models = dict.fromkeys(one.places[row] for row in rows if row in one.places)
-    kinds = dict.fromkeys(model.partition("-")[0] for model in models)
-    return ", ".join(models if len(models) == 1 else (f"{kind}-..." for kind in kinds))
-
-
-def have(one: Made, label: str, section: str) -> str:
-    cells = table(label).cells[section]
-    return f"{len(cells.keys() & one.places.keys())} of {len(cells)}"
+def size(one: Made) -> str:
+    return "" if one.length == USUAL else f" ({one.length})"
 
 
 def best(row: dict[str, float], choose: Callable[..., float]) -> str:

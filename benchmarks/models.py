@@ -9,25 +9,15 @@ from sparsepgd.reproduce.recipe import facts, table
 from sparsepgd.reproduce.recipes import STRUCTURED, UNSTRUCTURED
 from sparsepgd.zoo import ALL_RUNS
 
-ROLES = {  # the paper's model whose place a recipe takes; of subjects, `spgd reproduce` says it
-    "cifar10-plain": "Vanilla",
-    "cifar10-linf": "GD",
-    "cifar10-sat": "sAT",
-    "cifar10-strades": "sTRADES",
-    "cifar10-strades-long": "sTRADES, longer",
-    "cifar10-strades-row": "sTRADES-row",
-    "cifar10-strades-patch": "sTRADES-p5x5",
-    "cifar10-fast-ls": "Fast-LS-l0",
-    "cifar10-strades-sn": "sTRADES+S&N",
-    "cifar10-anneal": "SparseAnneal",
-    "cifar10-anneal-searched": "SparseAnneal+RS",
-    "cifar10-anneal-row": "SparseAnneal-row",
-    "cifar10-anneal-patch": "SparseAnneal-p5x5",
-    "cifar10-anneal-union": "SparseAnneal-all",
-    "gtsrb-plain": "Vanilla",
-    "gtsrb-strades": "sTRADES",
-    "gtsrb-anneal": "SparseAnneal+RS",
-} | {(source or "").removeprefix("zoo:"): role for role, source in {**STRUCTURED, **UNSTRUCTURED}.items()}
+PLACES = {**STRUCTURED, **UNSTRUCTURED}
+SUBJECTS = {(source or "").removeprefix("zoo:subject-"): role for role, source in PLACES.items()}
+ROLES = SUBJECTS | {  # the paper's model whose place a recipe takes, by the recipe's name without data or "subject"
+    "strades-long": "sTRADES, longer",
+    "strades-row": "sTRADES-row",
+    "strades-patch": "sTRADES-p5x5",
+    "strades-sn": "sTRADES+S&N",
+    "anneal-searched": "SparseAnneal+RS",
+}
 LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # what the authors' later work calls a budget
 ORDER = [*UNSTRUCTURED, *STRUCTURED]
 NAMES = {"cifar10-anneal-searched": "prn18-anneal", "cifar10-anneal": "an earlier prn18-anneal"}  # in the documents
@@ -42,7 +32,7 @@ def models(records: Records) -> list[list[Any]]:
     for kind in ("train", "subject"):
         for name, record in records.of(kind).items():
             recipe = name.removeprefix("train-")
-            place = _budget(recipe), ROLES.get(recipe, recipe)
+            place = _budget(recipe), _role(recipe)
             ours.setdefault(place, {})[kind] = _cells(records, recipe, record)
     budgets = [_short(section) for section in SECTIONS]
     places = sorted(ours, key=lambda place: (_rank(budgets, place[0]), _rank(ORDER, place[1]), place[1]))
@@ -72,6 +62,10 @@ def fewer_pixels(records: Records) -> tuple[list[list[Any]], str]:
         if cells[0] is not None:
             rows.append([role, *cells])
     return rows, "; ".join(sorted(lengths))
+
+
+def _role(recipe: str) -> str:
+    return "SparseAnneal+RS" if recipe == "gtsrb-anneal" else ROLES.get(recipe.partition("-")[2], recipe)
 
 
 def later(budget: str, role: str) -> float | None:

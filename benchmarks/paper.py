@@ -71,7 +71,7 @@ def notes(one: Made) -> list[str]:
     """About the numbers of all its tables."""
     unit = one.values["unit"]
     measured = [number for number in one.numbers if number["here"] is not None]
-    intervals = any(number["low"] is not None for number in measured)
+    intervals = any(number.get("low") is not None for number in measured)
     return [
         *([unit] if unit not in ("", "as said") else []),
         *(["the line below a model gives its 95 % interval"] if intervals else []),
