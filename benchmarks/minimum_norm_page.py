@@ -64,8 +64,8 @@ def other_commits(record: Record) -> list[str]:
     return list(dict.fromkeys(f"{run['attack']}: {run['commit']}" for run in runs))
 
 
-def figures(records: Records) -> dict[str, bytes]:
-    """By the name of the file."""
+def curves(records: Records) -> dict[str, bytes]:
+    """A figure of each record, as SVG, by the name of its file."""
     return {f"{name}.svg": svg(_figure(record)) for name, record in records.of("minimum-norm").items()}
 
 

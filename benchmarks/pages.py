@@ -102,8 +102,8 @@ def written(page: str, records: Records) -> str:
 
 
 def figures(records: Records) -> dict[str, bytes]:
-    """Of the pages, by the name of the file."""
-    return paper.figures(records) | minimum_norm_page.figures(records)
+    """What the pages show of the records, by the name of the file."""
+    return paper.drawn(records) | minimum_norm_page.curves(records)
 
 
 def main() -> str | None:

@@ -119,7 +119,7 @@ def pictures(one: Made) -> list[str]:
     return [f"results-{one.file.removeprefix('paper-')}{'' if one.values is one.record else f'-{one.recipe}'}.svg"]
 
 
-def figures(records: Records) -> dict[str, bytes]:
+def drawn(records: Records) -> dict[str, bytes]:
     """What is drawn from the numbers, as SVG, by the name of its file."""
     found = {}
     for one in records.papers:

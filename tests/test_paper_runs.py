@@ -90,7 +90,7 @@ def test_figures_are_drawn_from_records(driver: Any, tmp_path: Path, monkeypatch
         (tmp_path / f"paper-{name}-mine.json").write_bytes(driver.dumped(record))
     pages = script("pages", monkeypatch)
     records = pages.Records.read(tmp_path)
-    for name, data in pages.paper.figures(records).items():
+    for name, data in pages.paper.drawn(records).items():
         (tmp_path / name).write_bytes(data)
     shown = [name for one in records.papers for name in pages.paper.pictures(one)]
     assert len(shown) == 3
