@@ -51,10 +51,3 @@ def _reached(run: Record, mark: int) -> int | None:
     if "passes" not in run:
         return run["left"] if mark == run["length"] else None
     return min(left for passes, left in run["passes"] if passes <= mark)
-
-
-def over_structures(record: Record) -> list[list[Any]]:
-    """Images left by each attack, with the first seed."""
-    attacks = dict.fromkeys(run["attack"] for run in record["runs"])
-    left = {(run["pattern"], run["attack"]): run["left"] for run in record["runs"] if run["seed"] == 0}
-    return [[name, *(left.get((name, one), "") for one in attacks)] for name in dict.fromkeys(name for name, _ in left)]

@@ -135,13 +135,6 @@ def grouped(rows: Iterable[Record], key: str, value: str) -> dict[str, list[Any]
     return found
 
 
-def variants(record: Record) -> list[list[Any]]:
-    """What each variant of sPGD leaves, one column a gradient."""
-    left = {(row["variant"], row["gradient"]): statistics.fmean(row["robust"]) for row in record["rows"]}
-    names, gradients = (list(dict.fromkeys(each)) for each in zip(*left, strict=True))
-    return [[name, *(left.get((name, gradient)) for gradient in gradients)] for name in names]
-
-
 def detected(lines: list[Record]) -> list[list[Any]]:
     """Lines of detection.py."""
     scores = [[100 * score for score in line["boxes"].values()] for line in lines]

@@ -9,7 +9,6 @@ records. An integer is shown as 1,000, another number with one decimal, None as 
 continues the line above it. `{% do holds(...) %}` fails if the records no longer bear out what the text says.
 """
 
-import json
 import re
 import statistics
 import sys
@@ -28,11 +27,10 @@ import models
 import paper
 import records as origins
 from provenance import ROOT
-from records import Records
+from records import Record, Records
 
-from sparsepgd import tables
+from sparsepgd import tables, zoo
 from sparsepgd.reproduce.recipe import facts
-from sparsepgd.zoo import Card, Figure
 
 HELPERS = (origins, lookups, models, paper, anneal_page, cost_model, minimum_norm_page)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,13 +39,6 @@ WRITTEN = re.compile(
     r"(<!-- written by benchmarks/pages\.py from benchmarks/templates/(\S+), do not edit -->\n)(.*?)(?=<!-- end|\Z)",
     re.DOTALL,
 )
-
-
-def cards() -> list[Card]:
-    """Of the models of the zoo."""
-    folders = ROOT / "src" / "sparsepgd" / "zoo" / "bundled", ROOT / "weights"
-    found = [json.loads(file.read_text()) for folder in folders for file in sorted(folder.glob("*.json"))]
-    return [Card.of(card) for card in found if "clean_accuracy" in card]
 
 
 def render(template: str, records: Records) -> str:
@@ -67,8 +58,10 @@ def render(template: str, records: Records) -> str:
         "joined": joined,
     }
     environment.globals |= {name: one for module in HELPERS for name, one in helpers(module, records)}
-    environment.globals |= {one.__name__: one for one in (table, listed, facts, Figure, min, max, zip)}
-    environment.globals |= {"records": records, "made": records.made, "cards": cards()}
+    environment.globals |= {one.__name__: one for one in (table, pivot, listed, facts, zoo.Figure, min, max, zip)}
+    cards = [zoo.card(name) for name in sorted(zoo.bundled_names())]
+    cards += [zoo.card(name, ROOT / "weights") for name in zoo.FULL_SIZE]
+    environment.globals |= {"records": records, "made": records.made, "cards": cards}
     return re.sub(r"\n +(?=\S)", " ", environment.get_template(template).render())
 
 
@@ -90,6 +83,14 @@ def joined(values: Iterable[Any], between: str = ", ") -> str:
 
 def table(header: str, rows: Iterable[Iterable[Any]]) -> str:
     return tables.markdown(header.split(" | "), [[str(shown(cell)) for cell in row] for row in rows])
+
+
+def pivot(rows: Iterable[Record], row: str, column: str, value: str) -> str:
+    """A table with a line for each value of `row` and a column for each of `column`; of lists their means."""
+    cells = {(one[row], one[column]): one[value] for one in rows}
+    means = {place: statistics.fmean(each) if isinstance(each, list) else each for place, each in cells.items()}
+    names, columns = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
+    return table(" | ".join([row, *columns]), [[name, *(means.get((name, one)) for one in columns)] for name in names])
 
 
 def listed(lines: Iterable[str]) -> str:
