@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -129,6 +130,7 @@ def not_detected(records: Records) -> list[str]:
 
 
 def grouped(rows: Iterable[Record], key: str, value: str) -> dict[str, list[Any]]:
+    """All values of one key, by those of another."""
     found: dict[str, list[Any]] = {}
     for row in rows:
         found.setdefault(row[key], []).append(row[value])
@@ -195,31 +197,40 @@ class Pairs(dict[str, tuple[float, float]]):
         return "is the same" if same else "differs"
 
 
-class Accuracies(Pairs):
-    """Of models under sAA in the paper, and the lowest of ours."""
+@dataclass(frozen=True)
+class Row:
+    """Of the list at the end of docs/results.md: models under sAA in the paper, and the lowest of ours."""
 
     link: str
+    theirs: str
+    ours: str
+    order: str
     models: str  # ours: one, or what their names have in common
-    have: str
+    have: str  # how many of the paper's models
     size: str
 
 
-def accuracies(records: Records, one: Made, label: str, section: str, *rows: str) -> Accuracies:
+def accuracies(records: Records, one: Made, label: str, section: str, *rows: str) -> Row:
     """A model in its place may be measured in other records, too."""
-    found, images = Accuracies(), set()
+    theirs, found, images = paper(label)[section], Pairs(), set()
     for row in rows:
         recipe = trained_by(one.record, one.places.get(row, ""))
         if recipe and section in SECTIONS and (low := records.strongest(recipe, SECTIONS[section])):
-            found[row], images = (paper(label)[section][row]["sAA"], low.percent), images | {low.images}
+            found[row], images = (theirs[row]["sAA"], low.percent), images | {low.images}
         elif left := [value for column, value in one.cells(section, row).items() if column != "clean"]:
-            found[row], images = (paper(label)[section][row]["sAA"], min(left)), images | {one.record["images"]}
+            found[row], images = (theirs[row]["sAA"], min(left)), images | {one.record["images"]}
     models = dict.fromkeys(one.places[row] for row in found if row in one.places) or one.places.values()
     kinds = dict.fromkeys(f"{model.partition('-')[0]}-..." for model in models)
     few = images <= {one.record["images"]}
-    found.link, found.models = one.link, ", ".join(models if len(models) == 1 else kinds)
-    found.have = f"{len(paper(label)[section].keys() & one.places.keys())} of {len(paper(label)[section])}"
-    found.size = size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)"
-    return found
+    return Row(
+        one.link,
+        found.theirs,
+        found.ours,
+        found.order,
+        models=", ".join(models if len(models) == 1 else kinds),
+        have=f"{len(theirs.keys() & one.places.keys())} of {len(theirs)}",
+        size=size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)",
+    )
 
 
 def pairs(one: Made, section: str, row: str = "", column: str = "", columns: Sequence[str] = ()) -> Pairs:
