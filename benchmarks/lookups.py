@@ -6,19 +6,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from records import (
-    SECTIONS,
-    SINCE,
-    Budget,
-    Made,
-    Measured,
-    Record,
-    Records,
-    hardware,
-    missing,
-    trained_by,
-    values_at,
-)
+from provenance import SINCE, missing, values_at
+from records import SECTIONS, Budget, Made, Measured, Record, Records, hardware, trained_by
 
 from sparsepgd.reproduce.experiments.ratio import MEAN
 from sparsepgd.reproduce.recipe import table

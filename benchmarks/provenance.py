@@ -1,4 +1,4 @@
-"""Where a record comes from: the command, the commit, the machine and the images."""
+"""Where a record comes from: the command, the commit, the machine and the images; and what each must say of that."""
 
 import argparse
 import hashlib
@@ -22,6 +22,29 @@ from sparsepgd.runs.identity import hardware
 ROOT = Path(__file__).parent.parent
 MADE = "made by the script"
 OWN = ("bundled", "digits", MADE)  # data that come with this package, with scikit-learn, or from a script itself
+# What every record says of its origin. By field: where it may stand, one place is enough. "*": every entry of a list or
+# dictionary, and each of them must have it.
+ORIGIN: dict[str, tuple[str, ...]] = {
+    "commit": ("commit",),  # of this repository, the one that was measured
+    "command": ("command", "commands"),
+    "seeds": ("seeds", "seed", "runs.*.seed", "spgd.seeds"),
+    "hardware": ("hardware",),
+    "torch": ("torch",),
+    "data": ("data",),
+    "checksum": ("sha256",),  # of the data; not needed for those of OWN, which the versions fix
+    "images": ("images", "n", "measured"),
+    "lengths": (
+        "steps", "queries", "passes", "epochs", "lengths", "how", "spgd.steps", "runs.*.length", "runs.*.steps",
+        "runs.*.options.epochs",
+    ),  # of attacks and of training
+    "seconds": (
+        "seconds", "runs.*.seconds", "rows.*.seconds", "lines.*.seconds", "attacks.*.seconds", "spgd.attacks.*.seconds",
+        "models.*.runs.*.seconds", "jobs.plain.first.seconds",
+    ),
+}  # fmt: skip
+# Older records list under "unknown" the fields that nobody can know any more, and say with which commit their numbers
+# came into this repository, which is not the one that was measured.
+SINCE = "numbers since"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,3 +116,20 @@ def commit() -> str:
         return ""
     asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def missing(record: dict[str, Any]) -> list[str]:
+    """The fields of ORIGIN that a record does not have."""
+    found = [field for field, places in ORIGIN.items() if not any(values_at(record, place) for place in places)]
+    return [field for field in found if not (field == "checksum" and record.get("data") in OWN)]
+
+
+def values_at(value: Any, place: str) -> list[Any]:
+    """All values at a place of ORIGIN; [] if there is none, or if an entry of a * has none."""
+    if not place:
+        return [] if value in (None, "", []) else [value]
+    name, _, rest = place.partition(".")
+    inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    entries = list(inner.values()) if name == "*" else [inner[name]] if name in inner else []
+    each = [values_at(entry, rest) for entry in entries]
+    return [one for found in each for one in found] if all(each) else []

@@ -1,4 +1,4 @@
-"""The records in benchmarks/results: what each must say of its origin, and what the pages look up in them."""
+"""The records in benchmarks/results, as the pages look them up."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from provenance import OWN, ROOT
+from provenance import ROOT
 
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.reproduce.experiments import accuracy
@@ -23,47 +23,6 @@ Record = dict[str, Any]
 Budget = tuple[int, str]  # k, pattern as recipes write it
 SHIPPED = {"prn18-anneal": "cifar10-anneal-searched", "prn18-fast-ls": "cifar10-fast-ls"}  # by whose recipe
 SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
-
-# What every record says of its origin. By field: where it may stand, one place is enough. "*": every entry of a list or
-# dictionary, and each of them must have it.
-ORIGIN: dict[str, tuple[str, ...]] = {
-    "commit": ("commit",),  # of this repository, the one that was measured
-    "command": ("command", "commands"),
-    "seeds": ("seeds", "seed", "runs.*.seed", "spgd.seeds"),
-    "hardware": ("hardware",),
-    "torch": ("torch",),
-    "data": ("data",),
-    "checksum": ("sha256",),  # of the data; not needed for those of OWN, which the versions fix
-    "images": ("images", "n", "measured"),
-    "lengths": (
-        "steps", "queries", "passes", "epochs", "lengths", "how", "spgd.steps", "runs.*.length", "runs.*.steps",
-        "runs.*.options.epochs",
-    ),  # of attacks and of training
-    "seconds": (
-        "seconds", "runs.*.seconds", "rows.*.seconds", "lines.*.seconds", "attacks.*.seconds", "spgd.attacks.*.seconds",
-        "models.*.runs.*.seconds", "jobs.plain.first.seconds",
-    ),
-}  # fmt: skip
-# Older records list under "unknown" the fields that nobody can know any more, and say with which commit their numbers
-# came into this repository, which is not the one that was measured.
-SINCE = "numbers since"
-
-
-def missing(record: Record) -> list[str]:
-    """The fields of ORIGIN that a record does not have."""
-    found = [field for field, places in ORIGIN.items() if not any(values_at(record, place) for place in places)]
-    return [field for field in found if not (field == "checksum" and record.get("data") in OWN)]
-
-
-def values_at(value: Any, place: str) -> list[Any]:
-    """All values at a place of ORIGIN; [] if there is none, or if an entry of a * has none."""
-    if not place:
-        return [] if value in (None, "", []) else [value]
-    name, _, rest = place.partition(".")
-    inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-    entries = list(inner.values()) if name == "*" else [inner[name]] if name in inner else []
-    each = [values_at(entry, rest) for entry in entries]
-    return [one for found in each for one in found] if all(each) else []
 
 
 @dataclass(frozen=True)

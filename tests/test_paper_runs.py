@@ -44,8 +44,7 @@ def test_what_it_writes_is_what_the_page_reads(driver: Any, tmp_path: Path, monk
     assert record["places"] == {"Fast-EG-l1": "small-plain"}
     assert (record["steps"], record["queries"], record["images"]) == (3, 6, 2)
     assert str(tmp_path) not in record["command"]
-    records = script("records", monkeypatch)
-    assert records.missing(record) == record.get("unknown", []) == []
+    assert script("provenance", monkeypatch).missing(record) == record.get("unknown", []) == []
     shutil.rmtree(order.out / "cases")
     assert driver.record(order, args, "components", attacked(driver, order, "components", skip=1)) == record
     (tmp_path / "paper-components-mine.json").write_bytes(driver.dumped(record))

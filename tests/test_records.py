@@ -37,37 +37,37 @@ FULL = {  # by field, as most records have it
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return script("records", monkeypatch)
+def provenance(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("provenance", monkeypatch)
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
-def test_a_record_has_every_field_or_is_older_and_names_those_that_it_lacks(file: Path, records: Any) -> None:
+def test_a_record_has_every_field_or_is_older_and_names_those_that_it_lacks(file: Path, provenance: Any) -> None:
     record = json.loads(file.read_text())
-    assert records.missing(record) == record.get("unknown", [])
+    assert provenance.missing(record) == record.get("unknown", [])
     assert record.get("numbers since") in (OLDER if "unknown" in record else {None}), "a new record has every field"
 
 
 @pytest.mark.parametrize("field", FULL)
-def test_a_record_that_lacks_a_field_is_noticed(field: str, records: Any) -> None:
-    assert list(FULL) == list(records.ORIGIN)
+def test_a_record_that_lacks_a_field_is_noticed(field: str, provenance: Any) -> None:
+    assert list(FULL) == list(provenance.ORIGIN)
     full = {name: value for one in FULL.values() for name, value in one.items()}
-    assert records.missing(full) == []
+    assert provenance.missing(full) == []
     (name,) = FULL[field]
-    assert records.missing({**full, name: None}) == [field]
-    assert records.missing({other: value for other, value in full.items() if other != name}) == [field]
+    assert provenance.missing({**full, name: None}) == [field]
+    assert provenance.missing({other: value for other, value in full.items() if other != name}) == [field]
 
 
-def test_every_run_of_a_record_has_its_seed_or_the_record_has_one(records: Any) -> None:
+def test_every_run_of_a_record_has_its_seed_or_the_record_has_one(provenance: Any) -> None:
     full = {name: value for field, one in FULL.items() if field != "seeds" for name, value in one.items()}
-    assert records.missing({**full, "runs": [{"seed": 0}, {"seed": 1}]}) == []
-    assert records.missing({**full, "runs": [{"seed": 0}, {}]}) == ["seeds"]
+    assert provenance.missing({**full, "runs": [{"seed": 0}, {"seed": 1}]}) == []
+    assert provenance.missing({**full, "runs": [{"seed": 0}, {}]}) == ["seeds"]
 
 
-def test_data_that_come_with_the_code_need_no_checksum(records: Any) -> None:
+def test_data_that_come_with_the_code_need_no_checksum(provenance: Any) -> None:
     full = {name: value for field, one in FULL.items() if field != "checksum" for name, value in one.items()}
-    assert records.missing({**full, "data": "bundled"}) == []
-    assert records.missing(full) == ["checksum"]
+    assert provenance.missing({**full, "data": "bundled"}) == []
+    assert provenance.missing(full) == ["checksum"]
 
 
 @pytest.mark.parametrize("file", CARDS, ids=lambda file: file.stem)
@@ -94,8 +94,8 @@ def test_all_runs_together_leave_no_more_images_than_each_of_them(file: Path) ->
             assert 1 < one.runs <= len(same) - 1
 
 
-def test_the_cost_of_every_training_is_known_from_fresh_weights_on(records: Any) -> None:
-    every_record = records.Records.read()
+def test_the_cost_of_every_training_is_known_from_fresh_weights_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_record = script("records", monkeypatch).Records.read()
     for name, record in every_record.of("train").items():
         every = every_record.all_stages(name.removeprefix("train-"))
         assert every["epochs"] >= record["epochs"] > 0, name
@@ -103,9 +103,8 @@ def test_the_cost_of_every_training_is_known_from_fresh_weights_on(records: Any)
 
 
 def test_a_record_that_is_written_now_knows_its_code_and_its_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    provenance: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provenance = script("provenance", monkeypatch)
     monkeypatch.setenv("COMMIT", "abc")
     (tmp_path / "d.npz").write_bytes(b"1")
     assert provenance.origin(f"npz:{tmp_path / 'd.npz'}") == {"commit": "abc", "sha256": "6b86b273ff34fce1"}

@@ -69,7 +69,7 @@ def test_a_subject_is_trained_written_and_measured(tmp_path: Path, monkeypatch: 
     assert together.robust_accuracy == entered.robust_accuracy <= min(one.robust_accuracy for one in single)
     assert len(record["robust"]) == 5
     assert str(tmp_path) not in json.dumps([record, card.command])
-    assert script("records", monkeypatch).missing(record) == []
+    assert script("provenance", monkeypatch).missing(record) == []
 
 
 def test_a_subject_waits_for_the_one_it_starts_from(tmp_path: Path, subjects: Any, capsys: Any) -> None:
