@@ -5,8 +5,8 @@ With an internet connection, one line downloads the weights:
     source = sp.load_model("torchvision:resnet34")
     spgd evaluate --model torchvision:resnet34 --data folder:DIR -n 100 --choose balanced --k 200 --steps 300
 
-`folder:DIR` has one sub-folder of pictures per class. So that the example runs anywhere, here the weights are random, for
-10 classes, and are read from a file, like those of your own training.
+`folder:DIR` has one sub-folder of pictures per class. So that the example runs anywhere, the weights here are random,
+for 10 classes, and are read from a file, like those of your own training.
 """
 
 from pathlib import Path
