@@ -17,7 +17,7 @@ LARGE = 224
 
 
 def _every(label: str, *sections: str) -> dict[str, str | None]:
-    """The models of a table, nothing in their places."""
+    """The models of a table, without substitutes."""
     cells = table(label).cells
     return {role: None for section in sections for role in cells[section]}
 
