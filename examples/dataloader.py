@@ -1,4 +1,4 @@
-"""Data of your own: a DataLoader, a Dataset, or arrays without rows and columns, such as tabular features."""
+"""Attack your own data: a DataLoader, a Dataset, or inputs that are not images, such as tabular features."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -6,13 +6,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsepgd as sp
 from sparsepgd.sources import as_tensors
 
-# Images: any Dataset of (image, label), here of tensors, read batch by batch; shuffle=False keeps the order.
+# Images: any Dataset of (image, label) pairs; shuffle=False keeps their order.
 images = TensorDataset(*sp.load_data("bundled", 32))
 x, y = as_tensors(DataLoader(images, batch_size=8))
 model = sp.load_model("zoo:small-plain").model
 print("images   ", sp.SparsePGD(sp.Budget(k=10), steps=30)(model, x, y))
 
-# Tabular features (B, F): the budget counts single features, or groups of them given as sets of indices.
+# Tabular features (B, F): the budget counts single features, or groups given as sets of indices.
 generator = torch.Generator().manual_seed(0)
 table = torch.rand(64, 12, generator=generator)
 weight = torch.randn(12, 3, generator=generator)
@@ -27,7 +27,7 @@ print("features ", sp.SparsePGD(sp.Budget(k=2, pattern=sp.Features()), steps=50)
 groups = sp.Groups([[0, 1, 2], [3, 4], [5, 6, 7, 8], [9, 10, 11]])
 print("groups   ", sp.SparsePGD(sp.Budget(k=1, pattern=groups), steps=50)(classifier, table, answer))
 
-# Signals (B, C, L): a stretch of five points in a row, or all that one of the channels measures.
+# Signals (B, C, L): windows of five consecutive points, or whole channels.
 signal = torch.rand(16, 3, 50, generator=generator)
 kernel = torch.randn(4, 3, 9, generator=generator)
 

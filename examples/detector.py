@@ -1,4 +1,4 @@
-"""Attack a detector: 64 pixels, then 4 patches of 4x4, the same number of pixels; print how its training loss grows.
+"""Attack a detector with 64 pixels and with 4 patches of 4x4, and print how much its training loss grows.
 
 python examples/detector.py                      a small torchvision detector, trained for some seconds on drawn boxes
 python examples/detector.py DIR yolov8n.pt       YOLOv8 (pip install 'sparsepgd[yolo]') on a folder with images/ and

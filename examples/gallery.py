@@ -1,4 +1,4 @@
-"""The picture of the README: what each budget does to one image. Writes docs/images/perturbations.png.
+"""Draw the picture of the README, docs/images/perturbations.png: one adversarial image for each budget.
 
 python examples/gallery.py [OUT.png]
 """

@@ -1,4 +1,4 @@
-"""Attack 16 images, 20 pixels each, and draw four of them: clean, adversarial, difference."""
+"""Attack 16 images with 20 pixels each and draw four of them: clean, adversarial, difference."""
 
 import torch
 from PIL import Image

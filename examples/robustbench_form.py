@@ -1,18 +1,18 @@
 """A checkpoint in the format of RobustBench or the official code, without either package.
 
-The robust models themselves are loaded by name, with RobustBench's own loader, which needs AutoAttack
+Models of RobustBench are loaded by name, with RobustBench's own loader, which needs AutoAttack
 (pip install 'sparsepgd[robustbench]' git+https://github.com/fra31/auto-attack):
 
     spgd evaluate --model robustbench:Standard --data cifar10 -n 1000
     spgd evaluate --model robustbench:cifar10/L2/Rice2020Overfitting --data cifar10 -n 1000
 
-and files that you already have, by the name of their network:
+A file that you already have is loaded by the name of its network:
 
     spgd evaluate --model wide_resnet28_10 --weights Standard.pt --data cifar10
     spgd evaluate --model resnet18 --weights vanilla.pth --normalise cifar10 --data cifar10
 
-What is renamed and what is taken out of the file is listed in sparsepgd/zoo/checkpoints.py. Here the file is made on
-the spot from the shipped model, wrapped as training scripts do it.
+sparsepgd/zoo/checkpoints.py lists the keys that are renamed or removed. Here the file is made from a shipped model,
+wrapped as training scripts do.
 """
 
 from pathlib import Path

@@ -24,7 +24,7 @@ for name, x_adv in {"ours": attack(images, labels), "after FGSM": both(images, l
         right = model(x_adv).argmax(1) == labels
     print(f"{name}: robust accuracy {right.float().mean():.1%}")
 
-# the other way: theirs in our cascade, kept to 20 pixels and verified
+# the other way round: their attack in our cascade, reduced to 20 pixels and verified
 budget = sp.Budget(k=20)
 cascade = sp.SparseAutoAttack(budget, attacks=(Outside(budget, "torchattacks:Pixle"), sp.SparsePGD(budget, steps=50)))
 print(cascade.history(cascade(model, images, labels)))

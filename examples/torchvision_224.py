@@ -1,12 +1,12 @@
-"""A 224x224 network of torchvision, with the size and the normalisation that torchvision gives for it.
+"""A 224x224 network of torchvision, with the input size and the normalisation that torchvision specifies.
 
-With an internet connection one line is enough, and the weights are downloaded:
+With an internet connection, one line downloads the weights:
 
     source = sp.load_model("torchvision:resnet34")
     spgd evaluate --model torchvision:resnet34 --data folder:DIR -n 100 --choose balanced --k 200 --steps 300
 
-`folder:DIR` has one sub-folder of pictures per class. Here the weights are random and stored in a file, like those of
-your own training, so that the example runs anywhere; the number of classes is then 10.
+`folder:DIR` has one sub-folder of pictures per class. So that the example runs anywhere, the weights here are random,
+for 10 classes, and are read from a file, like those of your own training.
 """
 
 from pathlib import Path

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from sparsepgd.errors import SourceError, SparsePGDError
 
 
-def write(path: Path, data: bytes) -> None:
-    """Whole or not at all, also if the process is killed or the disk is full."""
+def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
+    """Whole or not at all, also if the process is killed or the disk is full. `data`: the content, or its pieces, which
+    are never in memory together."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -40,6 +40,8 @@ def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None
     assert _settings(None, None, on_cpu=True) == [("fp32", False)]
     assert _settings(None, None, on_cpu=False) == [("tf32", False), ("fp16", False), ("fp16", True)]
     assert _settings("fp32, bf16", False, on_cpu=True) == [("fp32", False), ("bf16", False)]
+    with pytest.raises(UnsupportedError, match="--compile is for GPUs; omit it"):
+        _settings(None, True, on_cpu=True)
     with pytest.raises(UnsupportedError, match="precision 'fp8'; use one of fp32, tf32, bf16, fp16"):
         _settings("fp8", None, on_cpu=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -34,8 +33,9 @@ CODE = Engine("fp32", True, backend="aot_eager")
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_compiled_yet() -> Iterator[None]:
+def nothing_is_compiled_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
+    monkeypatch.setattr("sparsepgd.problem.engine.COMPILED_ON", ("cpu",))  # in the place of a GPU
     yield
     wait_for_compilations()
 
@@ -349,16 +349,6 @@ def test_in_a_thread_the_search_goes_on_and_measurements_wait() -> None:
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priorities")
-def test_the_compiler_gets_the_time_of_the_cores_that_the_search_leaves() -> None:
-    def priority() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    before = priority()
-    assert compiled.beside(priority).result() == compiled.NICEST
-    assert priority() == before
-
-
 def test_a_program_that_ends_before_the_code_is_ready_says_nothing_of_it() -> None:
     """Where python ends, torch logs that it cannot start its workers: here its logger speaks in a thread that outlives
     the main one."""
@@ -373,6 +363,16 @@ def test_a_program_that_ends_before_the_code_is_ready_says_nothing_of_it() -> No
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "while the program runs" in done.stderr
     assert "at its end" not in done.stderr
+
+
+def test_on_a_cpu_nothing_is_compiled_and_a_warning_says_so(monkeypatch: pytest.MonkeyPatch, later: Later) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(compiled, "beside", later.put_off)
+    model = SmallConvNet()
+    with pytest.warns(EngineWarning, match="compile=True has no effect on cpu"):
+        result = ATTACK(model, X, labelled(model, X), engine=Engine(compile=True))
+    assert not later.work
+    assert torch.equal(result.x_adv, ATTACK(model, X, labelled(model, X)).x_adv)
 
 
 def test_a_search_without_compile_starts_no_thread_and_does_not_load_the_compiler() -> None:

@@ -24,6 +24,14 @@ MODEL = SmallConvNet().eval()
 X = images(3)
 Y = labelled(MODEL, X)
 ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=4)
+NAN, INF = float("nan"), float("inf")
+
+
+def with_value(row: int, value: float) -> torch.Tensor:
+    """X / 2, and one entry of an image is something else."""
+    x = X / 2
+    x[row, 0, 3, 4] = value
+    return x
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,8 @@ ATTACK = sp.SparsePGD(sp.Budget(k=3), steps=4)
         (X - 0.5, RangeError, "undo the normalisation"),
         (X + 1e-4, RangeError, "expected"),
         (torch.where(X > 0.99, torch.nan, X), NonFiniteError, "contains NaN or infinity"),
+        *((with_value(2, wrong), NonFiniteError, "image 2 contains NaN or infinity") for wrong in (NAN, INF, -INF)),
+        (with_value(1, INF) + with_value(1, -INF), NonFiniteError, "image 1 contains NaN or infinity"),
         (X[0], ShapeError, r"shape \(3, 12, 12\); expected \(B, C, H, W\)"),
         (
             (X * 255).to(torch.uint8),

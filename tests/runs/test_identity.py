@@ -227,7 +227,7 @@ def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "__repr__", lambda self: f"<{type(self).__name__}>")
     monkeypatch.setattr(nn.BatchNorm2d, "extra_repr", lambda self: "and more")
     monkeypatch.setattr(nn.Conv2d, "__init__", later)
-    monkeypatch.setattr(torch, "__version__", "9.9")
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
 
 
 def test_the_digest_of_a_model_does_not_depend_on_what_torch_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_no_setting_takes_a_value_of_another_kind(field: Field[Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"searched": 0.5}, "searched=0.5 without keep, from which it goes on; use keep=True"),
+        ({"searched": 0.5}, "searched=0.5 without keep; the search needs it: use keep=True"),
         ({"searched": 1.5, "keep": True}, "searched=1.5; use at most 1"),
         ({"searched": 0.5, "keep": True, "mixed": 0.6}, "mixed=0.6 and searched=0.5; .* use at most 1 in all"),
         ({"queries": 8, "keep": True}, r"queries=8 without searched; omit it, or use e\.g\. searched=0.25"),

@@ -1,1 +1,1 @@
-"""What results say: summaries, curves, comparisons, and whether the numbers can be believed."""
+"""Analysis of results: summaries, curves, comparisons and sanity checks."""

@@ -1,4 +1,4 @@
-"""Whole curves from few attacks: robust accuracy over steps from one result, over k from one run or by bisection."""
+"""Curves from few attacks: robust accuracy over steps from one result, over k from one run or by bisection."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sparsepgd.search.contract import Attacker, Call, adopted
 from sparsepgd.search.ensemble import merge
 from sparsepgd.threat import Budget
 
-Steps: TypeAlias = Result | Rows  # both say for each image whether it was fooled, and after how many steps
-SHORTEST = 10  # the paper's histograms count all that took fewer steps as this many
+Steps: TypeAlias = Result | Rows  # both have, for each image, whether it was fooled and after how many steps
+SHORTEST = 10  # the paper's histograms count fewer steps as this many
 
 
 def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
-    """(steps, robust accuracy after that many), exact: one point wherever it changes, and both ends.
+    """(steps, robust accuracy after this number of steps), exact: one point at each change, and both ends.
 
-    This is what the attack would have reached with fewer steps and early stopping, since a shorter run is the
+    This is what the attack would have reached with fewer steps and early stopping, because a shorter run is the
     beginning of a longer one (for Sparse-RS only with a schedule that does not depend on the number of
     queries: constant_schedule=True or rescale=False). For an ensemble, the steps of all members are added up.
     """
@@ -38,13 +38,13 @@ def accuracy_over_steps(result: Steps) -> tuple[Tensor, Tensor]:
 
 
 def accuracy_over_queries(result: Steps) -> tuple[Tensor, Tensor]:
-    """(forward passes, robust accuracy after that many), as `accuracy_over_steps`."""
+    """(forward passes, robust accuracy after this number of passes), like `accuracy_over_steps`."""
     return _accuracy_over(result, "forwards")
 
 
 def _accuracy_over(result: Steps, count: str) -> tuple[Tensor, Tensor]:
     taken, fooled, right = _columns(result, count, "fooled", "clean_correct")
-    broken = taken[(fooled > 0) & (right > 0)]  # with a target, wrong images are attacked, too
+    broken = taken[(fooled > 0) & (right > 0)]  # with a target, misclassified images are attacked, too
     most = taken.amax()[None] if len(taken) else taken
     steps = torch.unique(torch.cat([torch.zeros_like(most), broken, most]))
     lost = torch.searchsorted(broken.sort().values, steps, right=True)
@@ -83,10 +83,10 @@ def _columns(result: Steps, *names: str) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class SmallestK:
-    """The smallest k found for each image, with the adversarial image that proves it."""
+    """The smallest k found for each image, with the adversarial image."""
 
-    k: Tensor  # (B,) int64; 0: wrong from the start, k_max + 1: never fooled
-    x_adv: Tensor  # as x, verified within k; the clean image where k is 0 or k_max + 1
+    k: Tensor  # (B,) int64; 0: misclassified without an attack, k_max + 1: never fooled
+    x_adv: Tensor  # like x, verified within k; the clean image where k is 0 or k_max + 1
     ks: tuple[int, ...]  # the values of k that were considered
     result: Result  # the outcome for each image at its k; counters are sums over all attacks
 
@@ -130,18 +130,18 @@ def smallest_k(
     ``attack`` is any attack that is a dataclass with a budget; the k of the budget is replaced.
 
     A minimum-norm attack (`minimum_norm`), such as SparseAnneal, is called once, with the largest k and
-    early_stop=False. Any other is called by bisection, at most once for each k, and each image is in at most
-    log2(len(ks)) + 1 of the calls: the search first tries, for all images at once, the place in ks that is the largest
-    power of two, then the odd multiples of its half on whichever side each image is on, and so on. What it finds would
-    be the smallest k at which this attack succeeds if success were monotone in k, that is, if the attack never failed
-    at a k above one where it succeeds; it is smaller still where an image needed fewer groups than it was allowed.
+    early_stop=False. For any other attack, the search is a bisection over ks. It calls the attack at most once for each
+    k, and each image is in at most log2(len(ks)) + 1 of the calls. The first call, for all images, is at the largest
+    power of two among the positions in ks, the next ones at the odd multiples of its half, and so on. If success is
+    monotone in k (the attack never fails at a k above one at which it succeeds), the result is the smallest k at which
+    the attack succeeds, or less if an image needed fewer groups than allowed.
     """
     attack = adopted(attack)
     check_images(seen_as_images(x, attack.budget))
     y, ladder = check_labels(y, x), _ladder(ks, attack.budget, shape_of(x))
     numbers = check_index(index, y)
-    x, result = x.detach().clone(), None  # of the first call, which is for all images, then the best of all
-    # places in the ladder count from 1: the largest at which an image withstood, the smallest at which it was fooled
+    x, result = x.detach().clone(), None  # of the first call, for all images, later the best of all calls
+    # positions in ks, from 1: the largest at which an image was not fooled, the smallest at which it was
     failed, worked = torch.zeros_like(y), torch.full_like(y, len(ladder) + 1)
     for place in _places(len(ladder), once=attack.minimum_norm):
         undecided = (failed < place) & (place < worked)
@@ -167,7 +167,7 @@ def smallest_k(
 
 
 def _places(count: int, once: bool) -> Iterator[int]:
-    """The places of a ladder in the order in which they are tried: only the last, or all as in a bisection."""
+    """The positions in ks in the order in which they are tried: only the last, or all as in a bisection."""
     if once:
         yield count
         return
@@ -179,11 +179,11 @@ def _places(count: int, once: bool) -> Iterator[int]:
 
 @dataclass(frozen=True, eq=False)
 class Smallest(Attacker):
-    """An attack that looks for the smallest k up to that of its budget: `Result.groups` is what was found."""
+    """An attack that searches for the smallest k up to that of its budget; `Result.groups` is the k that it found."""
 
     minimum_norm: ClassVar[bool] = False
 
-    attack: Attacker  # or somebody else's
+    attack: Attacker  # or of another package
     budget: Budget
 
     @property
@@ -218,7 +218,7 @@ class Smallest(Attacker):
 
 
 def _with_k(attack: Attacker, k: int) -> Attacker:
-    """The attack with this k; a minimum-norm one without an early stop."""
+    """The attack with this k; a minimum-norm attack without early stopping."""
     changed = attack.with_budget(lambda budget: replace(budget, k=k))
     if isinstance(changed, Attack) and changed.minimum_norm:
         changed = replace(changed, early_stop=False)

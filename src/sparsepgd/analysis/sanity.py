@@ -1,6 +1,6 @@
-"""Can the numbers be believed? Checks of the model and the images before a run, and of its rows afterwards.
+"""Sanity checks: of the model and the images before a run, and of its rows afterwards.
 
-None of them stops a run: each gives at most one notice, which is printed under the table and kept in the record.
+No check stops a run: each gives at most one notice, which is printed under the table and kept in the record.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.search.registry import black_box
 from sparsepgd.search.stepwise import Stepwise
 
-SAMPLE = 32  # images that the model is asked about
+SAMPLE = 32  # images on which the model is evaluated
 ENTRIES = 1 << 20  # pixels on the device at a time
-ALONE = 4  # of these, asked about one by one
-ROUND_OFF = 1e-3  # relative; what a batch of another size may change
-VANISHING = 1e-10  # the norm of a gradient that leads nowhere
-FEW = 0.05  # shares and differences of accuracy that are let pass
-TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images more that matter
-SHARE = 25  # passes of the run for each of the trial, at least
-FALLING = 0.005  # the share of the images that may still be fooled in the last half of a run
-LONG = {"steps": 1000, "queries": 5000}  # of numbers to publish
+ALONE = 4  # of these, evaluated one by one
+ROUND_OFF = 1e-3  # relative change that is allowed between batch sizes
+VANISHING = 1e-10  # gradients with a smaller norm are useless
+FEW = 0.05  # shares and differences of accuracy that cause no notice; significance level
+TRIED, STEPS, MORE = (16, 32), (12, 40), 3  # images and steps of the trial of SparseAnneal; images that matter
+SHARE = 25  # passes of the run per pass of the trial, at least
+FALLING = 0.005  # share of the images that may be fooled in the last half of a run without a notice
+LONG = {"steps": 1000, "queries": 5000}  # lengths of runs for publication
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to know before the numbers are believed."""
+    """A reason to doubt the numbers."""
 
     code: str
     message: str
 
 
 def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -> tuple[int, tuple[Notice, ...]]:
-    """Before a run, by a few forward passes and one gradient: the number of classes, and what there is to know. x and y
-    must have passed problem.checks."""
+    """Check before a run, with a few forward passes and one gradient; return the number of classes and the notices.
+    x and y must have passed problem.checks."""
     size = min(batch_size or SAMPLE, max(8, ENTRIES // math.prod(shape_of(x)[1:])))
     notices = [*_range(x), *_mode(model)]
     device = working_device(model, x)
@@ -66,14 +66,14 @@ def examine(model: Model, x: Tensor, y: Tensor, batch_size: int | None = None) -
 
 
 def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice, ...]:
-    """Before a long run of the paper's attacks: whether SparseAnneal fools more of a few images than each of them does
-    with as many passes of the model."""
+    """Check before a long run of the paper's attacks whether, on a few images, SparseAnneal fools more of them than
+    each of these attacks does with as many passes."""
     members = attack.members if isinstance(attack, SparseAutoAttack) else (attack,)
     own = [member for member in members if isinstance(member, SparsePGD | SparseRS)]
     if not own or any(isinstance(member, SparseAnneal) for member in members):
         return ()
     passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in own)
-    room = passes // (2 * SHARE * (1 + len(own)))  # steps in all, for each attack that is tried
+    room = passes // (2 * SHARE * (1 + len(own)))  # steps for all images together, for each attack that is tried
     few = torch.arange(min(max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED), len(x)))
     steps = min(room // max(len(few), 1), max(STEPS))
     if steps < min(STEPS):
@@ -83,7 +83,7 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
         return int(short.for_rows(few)(model, x[few], y[few]).fooled.sum())
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will say it
+        warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will warn
         try:
             most = fooled(SparseAnneal(own[0].budget, steps, quantize=own[0].quantize))
         except NoGradientError:
@@ -104,12 +104,12 @@ def _shortened(member: SparsePGD | SparseRS, steps: int) -> SparsePGD | SparseRS
     """The attack with as many passes as SparseAnneal has in `steps` steps, at the pace of a short run."""
     if isinstance(member, SparseRS):
         return replace(member, queries=2 * steps)
-    # the random start of sPGD is tried too
+    # the random start of sPGD is evaluated, too
     return replace(member, steps=steps - 1, alpha=None, beta=None, tolerance=None)
 
 
 def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice, ...]:
-    """After a run of the attack."""
+    """Check after a run of the attack."""
     clean = sum(row.clean_correct for row in rows)
     notices = list(_chance(clean, len(rows), classes))
     by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
@@ -120,12 +120,12 @@ def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice,
 
 
 def longer(unit: str, length: int) -> int:
-    """How many steps or queries to use where `length` were too few."""
+    """How many steps or queries to use if `length` were too few."""
     return max(LONG[unit], 4 * length)
 
 
 def compare(robust: Mapping[str, float]) -> tuple[Notice, ...]:
-    """After runs of several attacks on the same model and images: the robust accuracy under each."""
+    """Check after runs of several attacks on the same model and images; `robust`: the robust accuracy under each."""
     white = [value for name, value in robust.items() if not black_box(name)]
     black = [value for name, value in robust.items() if black_box(name)]
     return tuple(_masking(min(white), min(black))) if white and black else ()
@@ -174,12 +174,12 @@ def _randomised(first: Tensor, again: Tensor) -> Iterator[Notice]:
 
 
 def _batch(oracle: Oracle, x: Tensor, together: Tensor) -> Iterator[Notice]:
-    """An image alone against the same image among others."""
+    """Compare the outputs for an image alone and in a batch."""
     few = together[:ALONE]
     try:
         alone = oracle.answers(x[:ALONE], 1)
     except (RuntimeError, ValueError) as error:
-        reason = first_line(error.__cause__ or error)  # in the words of the model itself
+        reason = first_line(error.__cause__ or error)  # the model's own message
         yield Notice("batch", f"the model fails on a batch of one image ({reason}); the last batch may fail too")
         return
     apart, other = _apart(few, alone), int((few.argmax(1) != alone.argmax(1)).sum())
@@ -192,7 +192,7 @@ def _batch(oracle: Oracle, x: Tensor, together: Tensor) -> Iterator[Notice]:
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
-    """The largest difference, as a share of the largest logit."""
+    """The largest difference, relative to the largest logit."""
     return float((a - b).abs().amax() / torch.maximum(a.abs(), b.abs()).amax().clamp(min=1e-12))
 
 
@@ -206,7 +206,7 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
     try:
         lengths, _ = in_parts(length, len(x), len(x))
     except NoGradientError:
-        return  # a gradient attack will say so itself, another does not mind
+        return  # gradient attacks raise an error themselves, others need no gradient
     lost = torch.cat(lengths) < VANISHING
     share = float(lost.double().mean())
     if share > FEW:
@@ -240,8 +240,9 @@ def _masking(white: float, black: float) -> Iterator[Notice]:
 
 
 def _too_short(rows: Sequence[Row], attack: Attacker) -> Iterator[Notice]:
-    """Images that were fooled in the last half of a search: about as many would be fooled if it were twice as long, but
-    not more than are left. One-sided binomial test against `FALLING`, since a few of a small sample mean nothing."""
+    """Count images that were fooled in the last half of a search: a search of twice the length would fool about as many
+    again, but not more than are left. One-sided binomial test against `FALLING`, so that a few images of a small sample
+    cause no notice."""
     from scipy.special import bdtrc
 
     late = [one for one in _late(rows, attack).values() if one.fooled]
@@ -258,7 +259,7 @@ def _too_short(rows: Sequence[Row], attack: Attacker) -> Iterator[Notice]:
 
 @dataclass(frozen=True, order=True)
 class Late:
-    """What a search found in the last half of its length."""
+    """The images that a search fooled in the last half of its length."""
 
     length: int
     fooled: int  # images
@@ -267,7 +268,7 @@ class Late:
 
 
 def _late(rows: Sequence[Row], attack: Attacker) -> dict[str, Late]:
-    """Of the longest search with steps, and of the longest with queries."""
+    """For the longest search with steps, and for the longest with queries."""
     longest: dict[str, Late] = {}
     for name, search, before in _searches(attack):
         unit = "steps" if search.needs_gradient else "queries"
@@ -278,8 +279,8 @@ def _late(rows: Sequence[Row], attack: Attacker) -> dict[str, Late]:
 
 
 def _searches(attack: Attacker) -> Iterator[tuple[str, Stepwise[Any], int]]:
-    """The searches that end at the first success, by the name that rows have for them, each with the forward passes
-    that an image has had before it. After an attack with a loop of its own these are not known."""
+    """The searches that end at the first success: their names in the rows, the searches, and the forward passes of an
+    image before them. These are not known after an attack with its own loop."""
     members: dict[str, Attacker] = {attack.name: attack}
     if isinstance(attack, SparseAutoAttack):
         members = dict(zip(attack.names, attack.members, strict=True))

@@ -1,4 +1,4 @@
-"""A run, or an attack among others, in a few numbers with confidence intervals."""
+"""Summaries of a run or of an attack, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def counted(count: int, things: str) -> str:
 
 
 def length(settings: Mapping[str, Any]) -> str:
-    """``100 steps, 1,000 queries``, or what of it an attack has."""
+    """``100 steps, 1,000 queries``, or the part of it that applies to the attack."""
     counts = {unit: settings.get(unit) for unit in ("steps", "queries")}
     return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
 
 
 def singular(things: str) -> str:
-    """Of steps, patches, queries."""
+    """The singular of steps, patches, queries and so on."""
     if things.endswith("ies"):
         return things.removesuffix("ies") + "y"
     return things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
 
 
 def describe_budget(written: object) -> str:
-    """``k = 2 patches 3x5, eps = 8/255`` from what a record holds of a Budget."""
+    """``k = 2 patches 3x5, eps = 8/255``, from a Budget in a record."""
     if not isinstance(written, dict):
         return "its own budget"
     pattern = dict(written["pattern"])
@@ -52,7 +52,7 @@ def describe_budget(written: object) -> str:
     if kind == "Shape":
         words += f" ({pattern['name']})"
     elif kind == "Groups":
-        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): the sets may be thousands
+        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): there may be thousands
     elif pattern:
         words += " " + "x".join(str(value) for value in pattern.values())
     if written["eps"] < 1:
@@ -88,7 +88,7 @@ class Summary:
     clean_accuracy: float
     robust_accuracy: float
     interval: tuple[float, float]  # of the robust accuracy, 95 %
-    median_l0: float  # changed pixels of the fooled; NaN if none was
+    median_l0: float  # changed pixels of fooled images; NaN if there are none
     median_steps: float  # until success
     forwards: int
     backwards: int
@@ -101,14 +101,14 @@ class Line:
     clean_accuracy: float
     robust_accuracy: float
     interval: tuple[float, float]  # 95 %
-    median_groups: float | None  # of the fooled
-    forwards: float  # for an attacked image, on average
+    median_groups: float | None  # of fooled images
+    forwards: float  # per attacked image, on average
     backwards: float
     seconds: float
 
 
 def line(attack: str, result: Result, seconds: float, most: int | None = None) -> Line:
-    """What an attack left; successes after more than `most` passes of the model do not count."""
+    """The line of an attack in a table; successes after more than `most` passes do not count."""
     passes = result.forwards + result.backwards
     fooled = result.fooled if most is None else result.fooled & (passes <= most)
     robust, attacked = result.clean_correct & ~fooled, passes > 0

@@ -1,4 +1,4 @@
-"""Published attacks by other authors, one file each, with the interface and the result of all attacks here."""
+"""Published attacks by other authors, one file each, with the same interface as all attacks here."""
 
 from sparsepgd.baselines.corner_search import CornerSearch
 from sparsepgd.baselines.cw_l0 import CWL0

@@ -1,7 +1,7 @@
 """CornerSearch (Croce and Hein, 2019): all changes of one pixel to a corner of the box, then random unions of the best.
 
-A black box: no gradient is used. The original is `CornerSearch` for the l0 ball without further constraints; here
-a corner is one of the box that eps leaves, and with `Features` a single entry goes to one of its two ends.
+A black-box attack. The original is `CornerSearch` for the l0 ball without further constraints. Here the box is limited
+by eps, and with `Features` a single entry moves to one of its two ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
-AT_ONCE = 100  # points of one image in one question; fixed, so that no result depends on the batch
+AT_ONCE = 100  # points of one image per forward pass; fixed, so that results do not depend on the batch
 
 
 @registered("CS")
@@ -31,8 +31,8 @@ class CornerSearch(Standalone):
     """Black box. ``best`` is the paper's N, ``samples`` its N_iter, for each number of pixels and each class.
 
     Two arguments shorten the search: ``candidates`` is the number of random one-pixel changes to try instead of all
-    H * W * 2^C, ``levels`` how many numbers of pixels up to k instead of 2, ..., k. With a target there is one
-    ordering.
+    H * W * 2^C; ``levels`` is how many sizes of unions up to k to try instead of 2, ..., k. With a target, changes are
+    ranked once.
     """
 
     name: ClassVar[str] = "corner-search"
@@ -49,13 +49,13 @@ class CornerSearch(Standalone):
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
-        """Shortened to this many queries with ten classes: half for single pixels, half for unions."""
+        """Shortened to this many queries (for ten classes): half for single pixels, half for unions."""
         half, levels = max(queries // 2, 1), max(1, min(budget.k - 1, queries // 80))
         return cls(budget, samples=max(half // (10 * levels), 1), candidates=half, levels=levels, **settings)
 
     @property
     def evaluations(self) -> int:
-        """For colour images of 32x32 and ten classes: before the call neither is known."""
+        """For colour images of 32x32 and ten classes, because neither is known before the call."""
         return (self.candidates or 32 * 32 * 2**3) + len(self.sparsities) * 10 * self.samples
 
     @property
@@ -76,13 +76,13 @@ class CornerSearch(Standalone):
                         return claims.x_adv
                     step = (j * orderings + r) * self.samples + start
                     u = noise.uniform(Stream.PROPOSAL, images.index[rows], step, (tries * j,))
-                    index = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # the better ranked, the likelier
+                    index = N - 1 - (u.sqrt() * N).long().clamp(max=N - 1)  # better ranked changes are more likely
                     changes = order[rows, r].gather(1, index).view(len(rows), tries, j)
                     self._try(oracle, threat, images, rows, changes, claims)
         return claims.x_adv
 
     def _orderings(self, oracle: Queries, threat: Threat, images: Images, noise: Noise, claims: Claims) -> Tensor:
-        """The N best one-pixel changes for each class r by z_r - z_y, in the place of y by the margin: (B, R, N)."""
+        """The N best one-pixel changes for each class r by z_r - z_y, for class y by the margin: (B, R, N)."""
         rows = torch.arange(len(images.y), device=images.y.device)
         best, ids = images.x.new_empty(0), rows
         for change in torch.split(self._candidates(threat, images, noise), AT_ONCE, 1):
@@ -96,7 +96,7 @@ class CornerSearch(Standalone):
         return ids
 
     def _candidates(self, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        """The one-pixel changes to try, (B, some); a number is pixel * corners + corner."""
+        """The one-pixel changes to try, (B, n), as pixel * corners + corner."""
         total = math.prod(threat.grid) * self._corners(threat)
         if self.candidates is None or self.candidates >= total:
             return torch.arange(total, device=images.y.device).expand(len(images.y), -1)
@@ -104,7 +104,7 @@ class CornerSearch(Standalone):
 
     @staticmethod
     def _scores(oracle: Queries, images: Images, logits: Tensor) -> Tensor:
-        """How good each point is for each ordering, (B, n, R)."""
+        """The score of each point in each ranking, (B, n, R)."""
         goal, n = oracle.classifier.goal, logits.shape[1]
         label = images.label.repeat_interleave(n)
         towards = goal.loss(logits.flatten(0, 1), label, "margin").view(len(logits), n, 1)
@@ -116,7 +116,7 @@ class CornerSearch(Standalone):
     def _try(
         self, oracle: Queries, threat: Threat, images: Images, rows: Tensor, changes: Tensor, claims: Claims
     ) -> Tensor:
-        """Asks about the images with these changes (n, tries, j), the later over the earlier: (n, tries, classes)."""
+        """The logits (n, tries, classes) with these changes (n, tries, j); later changes overwrite earlier ones."""
         n, tries, j = changes.shape
         own, corners = select(images, rows.repeat_interleave(tries)), self._corners(threat)
         x, low, high = (each.reshape(n * tries, -1, math.prod(threat.grid)) for each in (own.x, own.low, own.high))
@@ -133,5 +133,5 @@ class CornerSearch(Standalone):
 
     @staticmethod
     def _corners(threat: Threat) -> int:
-        """Of one pixel 2^C, of one feature 2."""
+        """Number of corners: 2^C for a pixel, 2 for a feature."""
         return 1 << (1 if threat.budget.pattern.per_channel else threat.shape[0])

@@ -1,4 +1,4 @@
-"""Carlini and Wagner's l0 attack (2017): their l2 attack repeatedly, each time with fewer pixels to change."""
+"""Carlini and Wagner's l0 attack (2017): repeats their l2 attack, each time with fewer pixels that may change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Queries, Standalone, fewest
 from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 
-SOLVED = 1e-4  # f below this is a success; a pixel that moved less has not moved
+SOLVED = 1e-4  # a success if f is below this; a pixel that moved less counts as unchanged
 CONFIDENCE = 0.01  # of f, as in the authors' code
 
 
@@ -41,11 +41,12 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class CWL0(Standalone):
-    """White box, minimum norm. After each success the pixels with least effect are frozen, until the l2 attack fails.
+    """White box, minimum norm. After each success the pixels with the least effect are frozen until the l2 attack
+    fails.
 
-    The k pixels with the largest effect are evaluated on their own; with early_stop the attack ends when they fool the
-    model. With early_stop=False it runs to the end, and the smallest success counts. All images step together, each
-    with its own c and its own round.
+    The k pixels with the largest effect are also evaluated alone; with early_stop the attack ends when they fool the
+    model. With early_stop=False it runs to the end, and the smallest success counts. All images of a batch step
+    together, each with its own c and round.
     """
 
     name: ClassVar[str] = "cw-l0"
@@ -58,7 +59,7 @@ class CWL0(Standalone):
     c_first: float = positive(1e-3)
     c_last: float = positive(2e6)
     c_factor: float = positive(2.0, more_than=1)
-    small: float = 0.01  # frozen is what has less effect, and one more, ...
+    small: float = 0.01  # freeze pixels with less effect than this, and one more, ...
     share: float = positive(0.3)  # ... but at most share * n ** power of the n pixels that changed
     power: float = 0.5
     rounds: int = count(2000)
@@ -73,7 +74,7 @@ class CWL0(Standalone):
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
-        """The cost is not known in advance, so the shortest sensible settings are used."""
+        """The shortest sensible settings, because the cost is not known in advance."""
         return cls.quick(budget)
 
     @classmethod
@@ -131,7 +132,7 @@ class CWL0(Standalone):
 
     @staticmethod
     def _effect(threat: Threat, active: Images, state: State, x: Tensor, seen: Evaluation) -> Tensor:
-        """|g * delta| of each pixel that may change and has, g the gradient of f; 0 elsewhere: (B, *grid)."""
+        """|g * delta| of each pixel that may change and has changed, with g the gradient of f; else 0: (B, *grid)."""
         assert seen.gradient is not None
         delta = x - active.x
         moved = threat.gather((delta.abs() > SOLVED).to(x)) > 0
@@ -148,14 +149,14 @@ class CWL0(Standalone):
         rows: Tensor,
         claims: Claims,
     ) -> None:
-        """Tries the k pixels of the largest effect alone, of images where the l2 attack succeeded."""
+        """Where the l2 attack succeeded, evaluate the k pixels with the largest effect alone."""
         mask = threat.top_k(effect.float(), solved.usable) * (effect > 0)
         x = solved.render(x - solved.x, mask, self.quantize)
         seen = oracle.evaluate(x, rows)
         claims.offer(x, rows, seen, fewest(threat, solved, x, seen))
 
     def _freeze(self, state: State, effect: Tensor) -> State:
-        """The next round: without the pixels that have not changed and those of the smallest effect."""
+        """The next round, without the pixels that have not changed and those with the smallest effect."""
         flat = effect.flatten(1)
         changed = (flat > 0).sum(1)
         weak = ((flat > 0) & (flat <= self.small)).sum(1) + 1

@@ -1,6 +1,6 @@
-"""GreedyFool (Dong et al., 2020): add the pixel of the steepest margin until the model is fooled, then take away.
+"""GreedyFool (Dong et al., 2020): adds pixels by their gradients until the model is fooled, then removes some.
 
-The distortion map of the original, a generative network that keeps changes out of smooth regions, is left out.
+The original also has a distortion map, a generative network that keeps changes out of smooth regions. It is omitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 @registered()
 @dataclass(frozen=True, eq=False)
 class GreedyFool(Standalone):
-    """White box, minimum norm. Each step adds the pixel with the largest mean_c |g|, up to k, and moves all.
+    """White box, minimum norm. Each step adds the pixel with the largest mean_c |g|, up to k, and moves all of them.
 
     With early_stop the attack ends at its first success. With early_stop=False the reduction of the paper follows,
     which removes the least changed pixels first. With k as large as the image this is the attack of the paper.
@@ -38,8 +38,8 @@ class GreedyFool(Standalone):
     steps: int = count(10_000)
     _: KW_ONLY
     pace: float = positive(0.5)  # the largest move of a step, in units of eps
-    magnitudes: int = count(10)  # of the reduction: the rest of the perturbation is tried at so many strengths
-    reductions: int = count(3000)  # trials at most
+    magnitudes: int = count(10)  # of the reduction: number of strengths at which the rest of the perturbation is tried
+    reductions: int = count(3000)  # largest number of trials
     loss: LossName = "margin"
 
     @classmethod
@@ -60,7 +60,7 @@ class GreedyFool(Standalone):
     def _increase(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
         rows = torch.arange(len(images.y), device=images.y.device)
         x = images.x
-        mask = torch.zeros(len(rows), *threat.grid, device=x.device)  # the paper's m, pixels that joined
+        mask = torch.zeros(len(rows), *threat.grid, device=x.device)  # the paper's m, the pixels added so far
         for step in range(self.steps + 1):
             seen = oracle.evaluate(x, rows, gradient=step < self.steps)
             claims.offer(x, rows, seen)
@@ -73,16 +73,17 @@ class GreedyFool(Standalone):
             g = g * mask
             d = g / g.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
             moved = active.render(x - active.x + self.pace * self.budget.eps * d, mask, self.quantize)
-            stays = (moved == x).flatten(1).all(1) & (step + 1 >= self.budget.k)  # nothing would come any more
+            stays = (moved == x).flatten(1).all(1) & (step + 1 >= self.budget.k)  # no further change is possible
             on = (~claims.fooled[rows] & ~stays).nonzero()[:, 0]
             if not len(on):
                 break
             rows, x, mask = rows[on], moved[on], mask[on]
 
     def _reduce(self, oracle: Queries, threat: Threat, images: Images, claims: Claims) -> None:
-        """Without one pixel, the rest at several strengths: the weakest success stays, else the next pixel's turn.
+        """Remove one pixel and try the rest at several strengths. Keep the weakest success; if there is none, try to
+        remove the next pixel.
 
-        `turn` counts the pixels, from the least changed one on, that cannot be spared.
+        `turn` counts the pixels, beginning with the least changed one, that could not be removed.
         """
         rows = claims.fooled.nonzero()[:, 0]
         turn = torch.zeros_like(rows)
@@ -106,7 +107,7 @@ class GreedyFool(Standalone):
             x = select(active, several).render(p, keep[several], self.quantize)
             seen = oracle.evaluate(x, rows[several])
             worth = torch.where(seen.fooled, -changed(threat, select(active, several), x).to(seen.loss), -torch.inf)
-            claims.offer(x, rows[several], seen, worth)  # among equals the first, that is the weakest
+            claims.offer(x, rows[several], seen, worth)  # the first, i.e. weakest, among equals
             shrunk = changed(threat, active, claims.x_adv[rows]) < left
             turn = torch.where(shrunk, turn, turn + 1)
 

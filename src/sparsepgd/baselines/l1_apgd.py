@@ -1,4 +1,4 @@
-"""l1-APGD, projected on k pixels: sparse ascent in the l1 ball and the box (Croce and Hein, Mind the box, 2021)."""
+"""l1-APGD, projected to k pixels: sparse ascent in the l1 ball and the box (Croce and Hein, Mind the box, 2021)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REDUCTION, SMALLEST = 1.5, 0.1  # of the number of entries and of the step size
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The perturbation, the best one of this radius, and how many entries the next step moves, how far."""
+    """The perturbation, the best one at this radius, and how many entries the next step moves, and how far."""
 
     d: Tensor  # (B, C, H, W)
     d_best: Tensor  # (B, C, H, W)
@@ -40,11 +40,11 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class L1APGD(Repeated, Relaxed[State]):
-    """White box. The gradient is taken at the dense point, in the l1 ball of ``radius``; success is judged on its k
+    """White box. The gradient is taken at the dense point, in the l1 ball of ``radius``. Success is determined on the k
     groups with the largest squares, which costs one more forward pass per step.
 
-    The default ``radius`` is an eighth of what k groups can hold (k * eps for features, times the channels for pixels):
-    of the values from 4 to 60 for k = 20 pixels, about 8 was good on a plain and on a robust model.
+    The default ``radius`` is an eighth of the largest l1 norm of k groups (k * eps for features, times the number of
+    channels for pixels): of values from 4 to 60 for k = 20 pixels, about 8 was good on a plain and on a robust model.
     With k as large as the image this is the l1 attack. The defaults are those of AutoAttack for l1: untargeted and
     towards 9 classes, 100 steps each; all use the loss of the attack (cross-entropy), not DLR.
     """
@@ -76,14 +76,14 @@ class L1APGD(Repeated, Relaxed[State]):
         return images.render(state.d, kept * (state.d != 0), self.quantize)
 
     def update(self, threat: Threat, images: Images, state: State, seen: Evaluation, step: int) -> State:
-        """Keep the best; at a check adapt; then a step along the sign of the largest entries of the gradient."""
+        """Keep the best point, adapt at a checkpoint, then step along the sign of the gradient's largest entries."""
         assert seen.gradient is not None
         g = seen.gradient.float()
         loss = seen.loss.to(state.loss_best.dtype)
         better = loss > state.loss_best
         now = choose(better, replace(state, d_best=state.d, g_best=g, loss_best=loss), state)
         radius, start, length = self._phase(threat, step)
-        if step + 1 == start + length:  # the best one is the start in the next, smaller ball
+        if step + 1 == start + length:  # the best point is the start in the next, smaller ball
             d = project_on_ball(now.d_best, images, self._phase(threat, step + 1)[0])
             l0 = (d != 0).flatten(1).sum(1).float()
             return State(d, d, g, torch.full_like(loss, -torch.inf), torch.ones_like(loss), l0 / REDUCTION, l0)
@@ -95,7 +95,7 @@ class L1APGD(Repeated, Relaxed[State]):
         return replace(now, d=d)
 
     def _check(self, now: State, g: Tensor) -> tuple[State, Tensor]:
-        """Where d_best has become sparser by 5 %: whole steps, from it. Elsewhere smaller steps, from where it is."""
+        """Where d_best has become sparser by 5 %, restart from it with the largest step. Otherwise reduce the step."""
         l0 = (now.d_best != 0).flatten(1).sum(1).float()
         sparser = l0 < 0.95 * now.l0
         size = torch.where(sparser, 1.0, (now.size / REDUCTION).clamp(min=SMALLEST))
@@ -103,7 +103,7 @@ class L1APGD(Repeated, Relaxed[State]):
         return replace(now, d=d, size=size, count=l0 / REDUCTION, l0=l0), choose(sparser, now.g_best, g)
 
     def _phase(self, threat: Threat, step: int) -> tuple[float, int, int]:
-        """The radius at a step, the first step that has it, and how many have it."""
+        """The radius at a step, the first step with this radius, and the number of such steps."""
         budget = self.budget
         width = 1 if budget.pattern.per_channel else threat.shape[0]
         radius = self.radius or budget.k * width * budget.eps / 8
@@ -113,7 +113,7 @@ class L1APGD(Repeated, Relaxed[State]):
 
 
 def _largest(g: Tensor, count: Tensor) -> Tensor:
-    """g with only the entries that are as large as the count-th (B,) of its image."""
+    """g, with entries smaller than the count-th largest (B,) of the image set to 0."""
     size = g.abs().flatten(1)
     last = count.long().clamp(1, size.shape[1]) - 1
     least = size.sort(1, descending=True).values.gather(1, last[:, None])
@@ -121,10 +121,10 @@ def _largest(g: Tensor, count: Tensor) -> Tensor:
 
 
 def project_on_ball(d: Tensor, images: Images, radius: float) -> Tensor:
-    """The nearest point of the l1 ball and the box, exactly: |d| less a threshold, at most what the box allows.
+    """The nearest point in the l1 ball and the box, exactly: |d| minus a threshold, at most what the box allows.
 
-    The l1 norm of that falls with the threshold, piecewise linearly, with bends at a = |d| and at a - b, b the room
-    in the box; with all bends in descending order its value at each is a difference of two sums.
+    Its l1 norm is a piecewise linear, decreasing function of the threshold, with knots at a = |d| and at a - b, where b
+    is the room in the box. With the knots in descending order, its value at each knot is a difference of two sums.
     """
     a = d.abs().flatten(1)
     b = torch.where(d > 0, images.high - images.x, images.x - images.low).to(d.dtype).flatten(1)
@@ -133,8 +133,8 @@ def project_on_ball(d: Tensor, images: Images, radius: float) -> Tensor:
     bends, order = bends.sort(1, descending=True)
     sign = sign.gather(1, order)
     slope, total = sign.cumsum(1), (sign * bends).cumsum(1)
-    norm = total - bends * slope  # the l1 norm with the threshold at this bend
-    reached = ((norm < radius) & (bends > 0)).sum(1, keepdim=True)  # bends, from the top, with less than the radius
+    norm = total - bends * slope  # the l1 norm with the threshold at this knot
+    reached = ((norm < radius) & (bends > 0)).sum(1, keepdim=True)  # knots, from the top, with a smaller l1 norm
     last = (reached - 1).clamp(min=0)
     threshold = (total.gather(1, last) - radius) / slope.gather(1, last).clamp(min=1)
     whole = torch.minimum(a, b).sum(1, keepdim=True) <= radius

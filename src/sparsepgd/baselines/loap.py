@@ -1,4 +1,4 @@
-"""LOAP: the content of a patch by the sign of the gradient, its place by trial (Rao, Stutz and Schiele, 2020)."""
+"""LOAP: optimises the content of a patch by gradient signs, its position by trials (Rao, Stutz and Schiele, 2020)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MOVES = {"full": 4, "random": 1, "none": 0}
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """x' = (1 - M) x + M P, M the pixels of the groups at the places q."""
+    """x' = (1 - M) x + M P, where M is the mask of the groups at the positions q."""
 
     P: Tensor  # (B, C, H, W), colours, dense
-    q: Tensor  # (B, k) places, as numbers of the flat group grid, all different
+    q: Tensor  # (B, k) positions, as indices of the flat group grid, all different
 
     def render(self, threat: Threat, images: Images, quantize: bool) -> Tensor:
         """(B, C, H, W), within the budget."""
         return images.render(self.P - images.x, mask(threat, self.q), quantize)
 
     def shifted(self, threat: Threat, images: Images, turn: int, shift: Tensor) -> Placed:
-        """The group number `turn` moved by `shift` (B, 2) with its colours.
+        """The group with index `turn`, moved by `shift` (B, 2) with its colours.
 
-        It stays where it would leave the image, enter a place that is not allowed, or lie exactly on another group.
+        It is not moved if it would leave the image, reach a position that is not allowed, or coincide with another one.
         """
         (_, height, width), here = threat.grid, self.q[:, turn]
         row, column = here // width + shift[:, 0], here % width + shift[:, 1]
@@ -59,7 +59,7 @@ class LOAP(Repeated, Standalone):
     Each step moves the colours by ``alpha`` (in units of eps) along the sign of the gradient. Then one group, in turn,
     is shifted with its colours by ``stride``: in all four directions ("full"), in a random one, or not at all. The best
     shift is kept if its loss is larger than before the step. With "full" a step costs 5 forwards and 1 backward.
-    Every evaluated point is within the budget, so trial positions may succeed too.
+    Every evaluated point is within the budget, so trial positions may be successes, too.
     The defaults are the authors' for evaluation: 30 restarts of 100 steps. For training they use steps=25, alpha=0.1.
     """
 
@@ -111,7 +111,7 @@ class LOAP(Repeated, Standalone):
         return Placed(P, v.flatten(1).sort(dim=1, descending=True, stable=True).indices[:, : self.budget.k])
 
     def _trials(self, threat: Threat, images: Images, state: Placed, step: int, noise: Noise) -> list[Placed]:
-        """The states in which the group whose turn it is has been shifted; axes without room are left out."""
+        """The states in which the current group has been shifted; axes without room are omitted."""
         _, height, width = threat.grid
         shifts = [(way, 0) for way in (-self.stride, self.stride) if height > self.stride]
         shifts += [(0, way) for way in (-self.stride, self.stride) if width > self.stride]
@@ -125,7 +125,7 @@ class LOAP(Repeated, Standalone):
 
 
 def mask(threat: Threat, q: Tensor) -> Tensor:
-    """(B, 1, H, W), 1 on the groups at the places q (B, any)."""
+    """(B, 1, H, W), 1 on the groups at the positions q (B, n)."""
     v = torch.zeros(len(q), math.prod(threat.grid), device=q.device).scatter_(1, q, 1.0)
     return threat.expand(v.view(-1, *threat.grid))
 

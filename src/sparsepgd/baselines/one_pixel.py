@@ -1,6 +1,7 @@
-"""The one-pixel attack (Su, Vargas and Sakurai, 2019): differential evolution of k pixels, places and colours.
+"""The one-pixel attack (Su, Vargas and Sakurai, 2019): differential evolution of the positions and colours of k pixels.
 
-A black box: it asks for the loss, by default the cross-entropy, which ranks as the probability of the paper does.
+A black-box attack that uses the loss, by default the cross-entropy, which gives the same order as the probability in
+the paper.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sparsepgd.search.registry import registered
 from sparsepgd.search.standalone import Claims, Queries, Standalone
 from sparsepgd.threat import LEVELS, Budget, Features, Pattern, Pixels, Threat
 
-AT_ONCE = 100  # members of one population in one question
+AT_ONCE = 100  # members of one population per forward pass
 
 
 @registered()
@@ -46,17 +47,17 @@ class OnePixel(Standalone):
 
     @classmethod
     def of_length(cls, budget: Budget, steps: int, queries: int, **settings: Any) -> Self:
-        """As many generations as this many queries allow; the population shrinks if that would be fewer than ten."""
+        """As many generations as the queries allow, with a smaller population if these would be fewer than ten."""
         population = max(4, min(400, queries // 11))
         return cls(budget, population, max(queries // population - 1, 1), **settings)
 
     @property
     def evaluations(self) -> int:
-        return self.population * (self.generations + 1)  # the first population is tried too
+        return self.population * (self.generations + 1)  # the first population is evaluated, too
 
     def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
         claims, P = Claims.none(images), self.population
-        genes = self._first(threat, images, noise)  # (B, P, k, places + values)
+        genes = self._first(threat, images, noise)  # (B, P, k, coordinates + values)
         rows = torch.arange(len(images.y), device=images.y.device)
         loss = self._try(oracle, threat, images, rows, genes, claims)  # (B, P)
         for generation in range(1, self.generations + 1):
@@ -74,7 +75,7 @@ class OnePixel(Standalone):
         return claims.x_adv
 
     def _first(self, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        """Places are uniform, values normal around the middle grey: N(128, 127) of 255."""
+        """Positions are uniform, values are normal around middle grey: N(128, 127) of 255."""
         places, values = _genes(threat)
         shape = (self.population, self.budget.k)
         where = noise.uniform(Stream.MASK, images.index, 0, (*shape, places))
@@ -84,7 +85,7 @@ class OnePixel(Standalone):
     def _try(
         self, oracle: Queries, threat: Threat, images: Images, rows: Tensor, genes: Tensor, claims: Claims
     ) -> Tensor:
-        """The loss of each member (n, P); the best points are claimed."""
+        """The loss of each member (n, P); records the best points."""
         loss = []
         for part in torch.split(genes, AT_ONCE, 1):
             several = rows.repeat_interleave(part.shape[1])
@@ -95,10 +96,10 @@ class OnePixel(Standalone):
         return torch.cat(loss, 1)
 
     def _paint(self, threat: Threat, images: Images, genes: Tensor) -> Tensor:
-        """The images with k points set as genes (N, k, places + values) say; 0 and 1 are the ends of the box."""
+        """The images with k points set by genes (N, k, coordinates + values); 0 and 1 are the ends of the box."""
         places, _ = _genes(threat)
         size = genes.new_tensor(threat.grid[-places:])
-        where = (genes[:, :, :places] * size).floor().clamp(max=size - 1).long()  # (N, k, places)
+        where = (genes[:, :, :places] * size).floor().clamp(max=size - 1).long()  # (N, k, coordinates)
         index = where[:, :, 0]
         for axis in range(1, places):
             index = index * threat.grid[-places:][axis] + where[:, :, axis]
@@ -115,12 +116,12 @@ class OnePixel(Standalone):
 
 
 def _genes(threat: Threat) -> tuple[int, int]:
-    """How many genes say where a point is, and how many what it becomes."""
+    """Number of genes for the position of a point, and number of genes for its values."""
     return (3, 1) if threat.budget.pattern.per_channel else (2, threat.shape[0])
 
 
 def _three(u: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Three different numbers below n from uniform ones (..., 3)."""
+    """Three different integers below n from uniform numbers (..., 3)."""
     a, b, c = ((u * torch.tensor([n, n - 1, n - 2], device=u.device)).long()).unbind(-1)
     b = b + (b >= a)
     small, large = torch.minimum(a, b), torch.maximum(a, b)

@@ -28,7 +28,7 @@ class State:
 @registered("PGD0")
 @dataclass(frozen=True, eq=False)
 class PGD0(Repeated, Stepwise[State]):
-    """White box. Steps of ``eta`` along the gradient divided by its l1 norm; every point tried is a projection.
+    """White box. Steps of ``eta`` along the gradient divided by its l1 norm; every evaluated point is a projection.
 
     The projection is exact if groups do not overlap: pixels, features, rows, columns and frames are supported.
     The defaults are those of the sPGD paper: 5 restarts, untargeted and towards 9 classes, 300 steps each.
@@ -48,7 +48,7 @@ class PGD0(Repeated, Stepwise[State]):
 
     @property
     def evaluations(self) -> int:
-        return self.attempts * (self.steps + 1)  # the random start is tried too
+        return self.attempts * (self.steps + 1)  # the random start is evaluated, too
 
     def for_call(self, noise: Noise) -> Self:
         return self.once()
@@ -64,7 +64,7 @@ class PGD0(Repeated, Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        """The noise only decides between entries whose gradient is zero."""
+        """The noise only breaks ties between entries whose gradient is zero."""
         assert seen.gradient is not None
         g = seen.gradient.to(state.d.dtype)
         g = g / (1e-10 + g.flatten(1).norm(p=1, dim=1).view(-1, 1, 1, 1))
@@ -73,7 +73,7 @@ class PGD0(Repeated, Stepwise[State]):
 
 
 def _project(d: Tensor, threat: Threat, images: Images) -> State:
-    """The nearest point of the budget: the k groups whose clipped values c save the most of ||d - c||^2."""
+    """The nearest point within the budget: the k groups whose clipped values c reduce ||d - c||^2 most."""
     c = images.clip(d)
     gain = threat.gather(c * (2 * d - c))  # d^2 - (d - c)^2, not negative since low <= 0 <= high
     v = threat.top_k(gain, images.usable)

@@ -1,4 +1,4 @@
-"""Attacks that search outside the budget: the gradient is taken at a relaxed point, the verdict at its projection."""
+"""Attacks that search outside the budget: gradients are taken at a relaxed point, successes at its projection."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, eq=False)
 class Relaxed(Standalone, Generic[S]):
-    """An attack is its start, its point, the projection of it and its update; S is a dataclass of tensors.
+    """An attack consists of a start, a point, its projection and an update; S is a dataclass of tensors.
 
-    A step costs one forward and one backward pass for the gradient at the point and, where the projection differs
-    from the point and may succeed, one forward pass for the verdict. Only projections are ever recorded.
+    A step costs one forward and one backward pass for the gradient at the point. If the projection differs from the
+    point and may succeed, it costs one more forward pass. Only projections are recorded.
     """
 
     passes_per_step: ClassVar[int] = 3
@@ -34,7 +34,7 @@ class Relaxed(Standalone, Generic[S]):
 
     @property
     def evaluations(self) -> int:
-        return 2 * self.steps  # a gradient and a verdict each
+        return 2 * self.steps  # a gradient and an evaluation each
 
     @abstractmethod
     def start(self, threat: Threat, images: Images, noise: Noise) -> S:
@@ -46,7 +46,7 @@ class Relaxed(Standalone, Generic[S]):
 
     @abstractmethod
     def project(self, threat: Threat, images: Images, state: S) -> Tensor:
-        """The candidate, (B, C, H, W), within the budget; the point itself where that is within."""
+        """The candidate, (B, C, H, W), within the budget; the point itself if that is within the budget."""
 
     @abstractmethod
     def update(self, threat: Threat, images: Images, state: S, seen: Evaluation, step: int) -> S:
@@ -57,7 +57,7 @@ class Relaxed(Standalone, Generic[S]):
         return torch.ones_like(seen.fooled)
 
     def worth(self, threat: Threat, images: Images, candidate: Tensor, verdict: Evaluation) -> Tensor:
-        """(B,): which of two successes, or of two failures, is kept."""
+        """(B,): of two successes, or of two failures, the one with the larger value is kept."""
         return verdict.loss
 
     def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
@@ -77,7 +77,7 @@ class Relaxed(Standalone, Generic[S]):
         return claims.x_adv
 
     def _verdict(self, oracle: Queries, rows: Tensor, seen: Evaluation, point: Tensor, candidate: Tensor) -> Evaluation:
-        """What the model says of the candidates; what is not asked is no success."""
+        """The evaluation of the candidates; a candidate that is not evaluated is not a success."""
         within = (candidate == point).flatten(1).all(1)
         asked = (~within & self.promising(seen)).nonzero()[:, 0]
         loss = torch.where(within, seen.loss, -torch.inf)

@@ -1,4 +1,4 @@
-"""Several attempts of one attack, with other random numbers and towards other classes, each on the survivors."""
+"""Several attempts of one attack, with different random numbers or target classes, each on the survivors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from sparsepgd.threat import Budget
 class Repeated(Attack):
     """A mixin: ``restarts`` untargeted attempts, then one towards each of the ``targets`` most likely wrong classes.
 
-    Every wrong prediction counts. If the caller sets a goal, there are only restarts. A class
-    names this one before the base that does the search: ``class PGD0(Repeated, Stepwise[State])``.
+    Any wrong prediction is a success. If the caller sets a goal, there are only restarts. A subclass lists this mixin
+    before the base that does the search: ``class PGD0(Repeated, Stepwise[State])``.
     """
 
     _: KW_ONLY
@@ -54,12 +54,12 @@ class Repeated(Attack):
 
     def search(self, task: Task) -> SearchResult:
         if self.attempts == 1 or not len(task.waiting.x):
-            return super().search(task)  # type: ignore[safe-super]  # that of the base named after this one
+            return super().search(task)  # type: ignore[safe-super]  # of the base listed after this one
         return _repeated(self.once(), task, self.restarts, self.targets)
 
 
 def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> SearchResult:
-    """Each attempt on the survivors of those before, on all without early_stop. Losses are the untargeted ones."""
+    """Each attempt is on the survivors of the previous ones, or on all without early_stop. Losses are untargeted."""
     waiting, oracle, size = task.waiting, classifier(task.oracle), task.batch_size
     leads: list[Tensor | None] = [None]
     clean = oracle.answers(waiting.x, size)
@@ -84,7 +84,7 @@ def _repeated(attack: Attack, task: Task, restarts: int, targets: int) -> Search
 
 
 def _led(task: Task, rows: Tensor, lead: Tensor | None, clean: Tensor) -> Task:
-    """The task for some of the images, led towards a class each, or by the goal of the task."""
+    """The task for some of the images, with a target class for each, or with the goal of the task."""
     waiting, oracle = select(task.waiting, rows), classifier(task.oracle)
     if lead is not None:
         goal = Targeted(lead[rows], accept="any")

@@ -24,7 +24,7 @@ MOST_HALVINGS = 50
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """delta = s * p. (p, s) is on trial; (p_0, s_0) was accepted last, and (v, z) are the corners ahead of it."""
+    """delta = s * p. (p, s) is the trial point, (p_0, s_0) the last accepted one, (v, z) the vertices ahead of it."""
 
     p: Tensor  # (B, C, H, W), magnitudes
     s: Tensor  # (B, *grid), the mask: in [0, 1] if published, 0 or 1 if binary
@@ -41,12 +41,12 @@ class State:
 @registered("saif", "SAIF", name="saif-published", form="published")
 @dataclass(frozen=True, eq=False)
 class SAIF(Repeated, Relaxed[State]):
-    """White box. Two algorithms have this name; ``form`` chooses one.
+    """White box. There are two algorithms with this name; ``form`` selects one.
 
     "published" starts from the gradient at the clean image. The mask is real-valued, with a sum of at most k. A step of
-    1 / (2^r sqrt(t + 1)) is accepted if the loss does not fall; otherwise r grows. Every trial is one step of the
-    search. The gradient is taken at the real-valued mask; success is judged on its k largest entries, which costs one
-    more forward pass.
+    1 / (2^r sqrt(t + 1)) is accepted if the loss does not fall; otherwise r is increased. Every trial is one step of
+    the search. The gradient is taken with the real-valued mask. Success is determined on its k largest entries, which
+    costs one more forward pass.
     "binary" starts at random. The mask is rounded to its k largest entries after every step of 1 / sqrt(t + 1), so
     gradient and success refer to the same point; a rounded mask cannot change once the step is below 1/2 (t > 3).
     The defaults are those of the sPGD paper: untargeted and towards 9 classes, 300 steps each.
@@ -86,7 +86,7 @@ class SAIF(Repeated, Relaxed[State]):
         return images.render(state.p, threat.top_k(state.s, images.usable) * (state.s > 0), self.quantize)
 
     def update(self, threat: Threat, images: Images, state: State, seen: Evaluation, step: int) -> State:
-        """Accept the trial or halve the step; then try the way from the accepted pair towards its corners."""
+        """Accept the trial or halve the step; then move from the accepted pair towards its vertices."""
         assert seen.gradient is not None
         loss, t = seen.loss.to(state.loss.dtype), state.t
         better = (loss >= state.loss) | (t < 2) | (state.r >= MOST_HALVINGS) | (self.form == "binary")
@@ -101,7 +101,7 @@ class SAIF(Repeated, Relaxed[State]):
         v, z = choose(better, v, state.v), choose(better, z, state.z)
         loss, t = torch.where(better, loss, state.loss), torch.where(better, t + 1, t)
         r = torch.where(better, state.r, state.r + 1)
-        # after t accepted pairs; published: the first is a whole one, to p_0 = eps sign(g) and its mask
+        # after t accepted pairs; published: the first is a full step, to p_0 = eps sign(g) and its mask
         mu = torch.where(t > 1, 0.5**r * (t - 1).clamp(min=1) ** -0.5, 1.0) if self.form == "published" else t**-0.5
         mu = mu.view(-1, 1, 1, 1)
         s = s_0 + mu * (z - s_0)

@@ -33,11 +33,11 @@ class State:
 @registered()
 @dataclass(frozen=True, eq=False)
 class SigmaZero(Relaxed[State]):
-    """White box, minimum norm. The pattern says what is counted: Features(), as in the paper, or pixels.
+    """White box, minimum norm. The pattern determines what is counted: Features(), as in the paper, or pixels.
 
-    The threshold decides how sparse a point is. If it is adversarial, its k largest groups are the candidate: the
-    point itself if it has no more, otherwise one more forward pass decides. By default the search on an image ends at
-    its first success within k. With early_stop=False it uses all steps and returns the success with the fewest groups
+    The threshold determines how sparse a point is. If the point is adversarial, its k largest groups are the candidate;
+    if it has more than k, one more forward pass checks them. By default the search on an image ends at its first
+    success within k. With early_stop=False it uses all steps and returns the success with the fewest groups
     (`result.l0`, `result.groups`); with k as large as the image this is the attack of the paper.
     """
 
@@ -48,7 +48,7 @@ class SigmaZero(Relaxed[State]):
 
     steps: int = count(1000)
     _: KW_ONLY
-    eta: float = positive(1.0)  # the learning rate, by a cosine down to a tenth
+    eta: float = positive(1.0)  # the learning rate, which falls to a tenth by a cosine
     sigma: float = positive(1e-3)
     tau: float = positive(0.3)
     tau_step: float = positive(0.01)  # of the threshold, in units of the learning rate

@@ -1,6 +1,7 @@
-"""SparseFool (Modas, Moosavi-Dezfooli and Frossard, 2019): a plane for the boundary, then the fewest coordinates to it.
+"""SparseFool (Modas, Moosavi-Dezfooli and Frossard, 2019): approximates the boundary by a plane and moves the fewest
+coordinates to it.
 
-The original counts features. With `Pixels` the coordinates are pixels: all channels of one move together.
+The original counts features. With `Pixels` a coordinate is a pixel, whose channels move together.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from sparsepgd.threat import Budget, Features, Pattern, Pixels, Threat
 class SparseFool(Standalone):
     """White box, minimum norm: it ends when the model is fooled, with any number of pixels.
 
-    The k most changed pixels of each point are evaluated too; their success counts within the budget. With k as large
-    as the image, `result.groups` is the number of the original attack. There is no targeted mode.
+    The k most changed pixels of each point are evaluated, too, so that a success is within the budget. With k as large
+    as the image, `result.groups` is the result of the original attack. There is no targeted mode.
     """
 
     name: ClassVar[str] = "sparse-fool"
@@ -38,14 +39,14 @@ class SparseFool(Standalone):
 
     steps: int = count(3000)  # linear approximations of the boundary; the original stops after 20 to 50
     _: KW_ONLY
-    lam: float = positive(3.0)  # the paper's lambda, how far beyond the boundary the plane is put
+    lam: float = positive(3.0)  # the paper's lambda: how far beyond the boundary the plane is
     overshoot: float = 0.02
     deepfool_steps: int = count(50)
-    classes: int = count(10, least=2)  # the likeliest ones, to whose boundaries DeepFool looks
+    classes: int = count(10, least=2)  # the most likely classes, whose boundaries DeepFool considers
 
     @classmethod
     def at_cost(cls, budget: Budget, passes: int, **settings: Any) -> Self:
-        """It ends when the model is fooled; with few classes a step is short."""
+        """It ends when the model is fooled; with few classes a step is cheap."""
         return cls(budget, passes, classes=3, **settings)
 
     @property
@@ -73,7 +74,7 @@ class SparseFool(Standalone):
     def _claim(
         self, oracle: Queries, threat: Threat, active: Images, x: Tensor, rows: Tensor, claims: Claims
     ) -> Tensor:
-        """Whether the points x fool (n,); those beyond the budget are cut to k pixels and asked about again."""
+        """Whether the points x fool the model (n,); points beyond the budget are also evaluated with only k pixels."""
         seen = oracle.evaluate(x, rows)
         within = changed(threat, active, x) <= self.budget.k
         cut = keep_best(self, threat, active, x, threat.gather((x - active.x) ** 2))
@@ -85,8 +86,8 @@ class SparseFool(Standalone):
         return seen.fooled
 
     def _deepfool(self, oracle: Queries, active: Images, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The unit normal of the boundary near x, towards the other side, and a point lambda times as far off."""
-        free = (active.high > active.low).to(x)  # where nothing may change the plane has no slope
+        """The unit normal of the boundary near x, towards the other side, and a point lambda times as far away."""
+        free = (active.high > active.low).to(x)  # the plane has no slope where nothing may change
         r, on = torch.zeros_like(x), torch.arange(len(x), device=x.device)
         for _ in range(self.deepfool_steps):
             ahead = partial(_ahead, active.y[on], self.classes - 1)
@@ -110,7 +111,7 @@ class SparseFool(Standalone):
 
 
 def _ahead(y: Tensor, others: int, logits: Tensor, part: slice = slice(None)) -> Tensor:
-    """z_j - z_y of the likeliest other classes j, (n, others); `part` says which of y these logits are of."""
+    """z_j - z_y for the most likely other classes j, (n, others); `part` selects the entries of y."""
     label = y[part][:, None]
     largest = logits.scatter(1, label, -torch.inf).topk(min(others, logits.shape[1] - 1)).values
     return largest - logits.gather(1, label)
@@ -119,8 +120,8 @@ def _ahead(y: Tensor, others: int, logits: Tensor, part: slice = slice(None)) ->
 def _linear_solver(threat: Threat, active: Images, x: Tensor, normal: Tensor, x_b: Tensor) -> Tensor:
     """Algorithm 1 of the paper without its loop: from x to beyond the plane through x_b, in the fewest coordinates.
 
-    Coordinates go to the end of the box in the order of |normal|, and the last one only as far as it must. So a
-    sum over the ordered ones says how much of its room each takes: 1 for the first, a part for one, then 0.
+    Coordinates move to the end of the box in the order of |normal|, the last one only as far as needed. So a cumulative
+    sum gives the share of its room that each coordinate uses: 1 for the first ones, a fraction for one, then 0.
     """
     missing = ((x_b - x) * normal).flatten(1).sum(1, keepdim=True).clamp(min=0) + 1e-3
     room = torch.where(normal > 0, active.high - x, active.low - x)

@@ -1,4 +1,4 @@
-"""Detectors and segmentation: attacks led by a loss of the outputs, mAP before and after (paper, section on YOLOv8)."""
+"""Detectors and segmentation: attacks on a loss of the outputs, mAP before and after (paper, section on YOLOv8)."""
 
 from sparsepgd.detection.attack import DetectionResult, attack_detector
 from sparsepgd.detection.data import Placement, Scenes, letterbox, read_folder

@@ -1,6 +1,6 @@
-"""Attacks on detectors: the attacks of classifiers, led by a loss of each image instead of its label.
+"""Attacks on detectors: the attacks on classifiers, with a loss per image instead of a label.
 
-There is no success to stop at: every attack runs its full length, and the point with the largest loss is kept.
+There is no success at which to stop: every attack takes all its steps, and the point with the largest loss is kept.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sparsepgd.search.noise import Noise
 
 @dataclass(frozen=True, eq=False)
 class DetectionResult:
-    """One row per image. The losses are measured again in full precision; the budget is verified."""
+    """One row per image. The losses are measured again in full precision, and the budget is verified."""
 
-    x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
+    x_adv: Tensor  # (B, C, H, W); unchanged pixels are bit for bit those of x
     clean_loss: Tensor  # (B,)
     loss: Tensor  # (B,), of x_adv
     l0: Tensor  # (B,) int64, changed pixels
@@ -56,16 +56,16 @@ class DetectionResult:
 
 @dataclass(frozen=True, eq=False)
 class LossOracle:
-    """Answers a search with the losses of an objective: y holds the number of each image, by which its target is
-    found. Nothing is ever fooled."""
+    """An oracle that returns the losses of an objective. y holds the index of each image, which selects its target. No
+    image is ever fooled."""
 
     model: Any
     objective: Objective
     targets: Sequence[Any]  # where the model is
-    device: torch.device | None = None  # where the model is asked; None: where the images are
+    device: torch.device | None = None  # where the model is evaluated; None: where the images are
 
     def running(self, model: Any, scale: float) -> Self:
-        """The objective knows the detector itself, and asks that."""
+        """Unchanged, because the objective calls the detector itself."""
         return self
 
     def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
@@ -74,8 +74,8 @@ class LossOracle:
     def evaluate(
         self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
     ) -> Evaluation:
-        """Losses and, if asked for, their gradients, 0 where not finite; a loss that is no number is no progress.
-        There is one loss, the objective's, so `along` changes nothing."""
+        """Losses and, if requested, their gradients, 0 where not finite. A loss that is not a number never counts as
+        progress. The objective has only one loss, so `along` changes nothing."""
         with torch.set_grad_enabled(gradient):
             point = x_adv.detach().requires_grad_(gradient)
             loss = self.losses(point, y)
@@ -100,7 +100,7 @@ class LossOracle:
         return losses if losses.dtype == torch.float64 else losses.float()
 
     def measured(self, x: Tensor, size: int) -> Tensor:
-        """(B,) losses of all images in full precision, `size` at a time, where the images are."""
+        """(B,) losses of all images in full precision, `size` at a time, on the device of the images."""
         rows, parts = torch.arange(len(x)), []
         with full_precision(), torch.no_grad():
             for i in range(0, len(x), size):
@@ -120,11 +120,11 @@ def attack_detector(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> DetectionResult:
-    """Make the objective grow on every image x (B, C, H, W) in [0, 1], within the attack's budget.
+    """Maximise the objective on every image x (B, C, H, W) in [0, 1], within the attack's budget.
 
-    `attack`: SparsePGD, SparseRS, SAIF, ...; all its steps are taken. `targets`: what the objective needs to know of
-    each image. `content`: (B, H, W) bool, where the images are not padding; padding is not changed, and the budget's
-    own `allowed` holds, too. `batch_size`: images at a time.
+    `attack`: SparsePGD, SparseRS, SAIF, ...; it takes all its steps. `targets`: what the objective needs to know about
+    each image. `content`: (B, H, W) bool, False on padding, which is not changed; the `allowed` mask of the budget
+    applies as well. `batch_size`: images at a time.
     """
     attack = _whole_length(attack, x, content)
     if len(targets) != len(x):
@@ -158,7 +158,7 @@ def attack_detector(
 
 
 def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
-    """The attack without an early stop, its budget without the padding."""
+    """The attack without early stopping, with padding excluded from its budget."""
     if not isinstance(attack, Attack):
         raise UnsupportedError(
             f"{type(attack).__name__} needs successes, and attacks on detectors have none; use SparsePGD"
@@ -182,7 +182,7 @@ def _whole_length(attack: Attack, x: Tensor, content: Tensor | None) -> Attack:
 
 
 def _at(device: torch.device, target: Any) -> Any:
-    """A target where the model is; what holds no tensors stays as it is."""
+    """A target on the device of the model; targets without tensors are unchanged."""
     if isinstance(target, Tensor) or is_dataclass(target):
         return each(lambda tensor: tensor.to(device), target)
     if isinstance(target, dict):

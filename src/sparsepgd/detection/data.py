@@ -1,6 +1,6 @@
 """A folder of images with boxes and outlines in YOLO's text format, letterboxed.
 
-Letterboxing resizes an image to fit a frame, with grey around it. The grey is not the adversary's to change.
+Letterboxing resizes an image to fit a frame and pads it with grey. Attacks may not change the padding.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsepgd.threat import LEVELS
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 BOX_FOLDERS = ("boxes", "labels")
 OUTLINE_FOLDERS = ("polygons", "segments")
-GREY = 114 / LEVELS  # as YOLO pads
+GREY = 114 / LEVELS  # the padding of YOLO
 
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Images of one size with the truth about them, one row each."""
+    """Images of one size with their ground truth, one row each."""
 
     x: Tensor  # (B, 3, H, W) on the 8-bit grid
     content: Tensor  # (B, H, W) bool, what is not padding
@@ -54,18 +54,18 @@ class Placement:
         return mask
 
     def points(self, normalised: Tensor) -> Tensor:
-        """(..., 2) of (x, y) as shares of the image -> pixels of the frame."""
+        """(..., 2) of (x, y) relative to the image -> pixels of the frame."""
         size, corner = (normalised.new_tensor(pair) for pair in ((self.width, self.height), (self.left, self.top)))
         return normalised * size + corner
 
     def boxes(self, normalised: Tensor) -> Tensor:
-        """(N, 4) of (centre x, centre y, width, height) as shares of the image -> (x_1, y_1, x_2, y_2) in pixels."""
+        """(N, 4) of (centre x, centre y, width, height) relative to the image -> (x_1, y_1, x_2, y_2) in pixels."""
         centre, half = normalised[:, :2], normalised[:, 2:] / 2
         return torch.cat([self.points(centre - half), self.points(centre + half)], 1)
 
 
 def letterbox(image: Tensor, frame: int | tuple[int, int]) -> tuple[Tensor, Placement]:
-    """(C, H, W) in [0, 1] -> (C, *frame) on the 8-bit grid, and where it lies there."""
+    """(C, H, W) in [0, 1] -> (C, *frame) on the 8-bit grid, and the position of the image in it."""
     if image.dim() != 3 or not image.is_floating_point():
         raise ShapeError(
             f"an image is {image.dtype} of shape {tuple(image.shape)}; expected floats (C, H, W) in [0, 1]"
@@ -82,11 +82,11 @@ def letterbox(image: Tensor, frame: int | tuple[int, int]) -> tuple[Tensor, Plac
 
 
 def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: bool = False) -> Scenes:
-    """The first n pictures of FOLDER/images, letterboxed to size x size, by their names.
+    """The first n pictures of FOLDER/images, in the order of their names, letterboxed to size x size.
 
-    FOLDER/boxes (or labels) holds a text file for each, with a line `class x y width height` for each object, as
-    shares of the picture; FOLDER/polygons (or segments) lines `class x y x y ...`. With `masks` the objects are those
-    of the outlines, without it those of the boxes. A picture without a file shows nothing that counts.
+    FOLDER/boxes (or labels) holds a text file for each picture, with a line `class x y width height` for each object,
+    relative to the picture; FOLDER/polygons (or segments) has lines `class x y x y ...`. With `masks` the objects are
+    read from the polygons, otherwise from the boxes. A picture without a text file has no objects.
     """
     files = sorted(file for file in (folder / "images").glob("*") if file.suffix.lower() in PICTURES)
     if not files:
@@ -110,7 +110,7 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
 
 
 def _lines(file: Path) -> list[tuple[int, list[float]]]:
-    """The class and the numbers of each line."""
+    """The class and the coordinates in each line."""
     found = []
     for number, line in enumerate(file.read_text().splitlines() if file.is_file() else [], 1):
         if not line.strip():
@@ -130,7 +130,7 @@ def _lines(file: Path) -> list[tuple[int, list[float]]]:
 
 
 def _boxed(lines: list[tuple[int, list[float]]], where: Placement) -> Target:
-    """Of outlines, should they be in the place of boxes, the box around them."""
+    """Boxes; polygons in place of boxes are replaced by the boxes around them."""
     shares = [values if len(values) == 4 else _around(values) for _, values in lines]
     boxes = where.boxes(torch.tensor(shares).reshape(-1, 4))
     return Target(boxes, torch.tensor([label for label, _ in lines], dtype=torch.int64))

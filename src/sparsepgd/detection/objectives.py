@@ -1,7 +1,7 @@
-"""Objectives: what the adversary makes grow where there is no label to change (paper, section on YOLOv8).
+"""Objectives: the losses that attacks maximise where there is no label to change (paper, section on YOLOv8).
 
-The paper maximises the training loss of the detector for the true boxes. Any other loss will do: an objective gives
-one number for each image, differentiable in the image if the attack needs gradients, larger for the adversary's good.
+The paper maximises the training loss of the detector for the true boxes. Any other loss is possible: an objective gives
+one number per image, larger if the attack is more successful, and differentiable if the attack needs gradients.
 Boxes are (x_1, y_1, x_2, y_2) in pixels of the tensor.
 """
 
@@ -24,7 +24,7 @@ IGNORED = 255  # pixels of no class, as in the label maps of PASCAL VOC and City
 class Target:
     boxes: Tensor  # (N, 4)
     labels: Tensor  # (N,) int64, from 0
-    masks: Tensor | None = None  # (N, H, W) bool, where instances are outlined
+    masks: Tensor | None = None  # (N, H, W) bool, if there are instance masks
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -32,10 +32,10 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a detector says of one image, the surest first."""
+    """The predictions of a detector for one image, in order of decreasing confidence."""
 
     boxes: Tensor  # (N, 4)
-    labels: Tensor  # (N,) int64, numbered as those of the targets
+    labels: Tensor  # (N,) int64, numbered as in the targets
     scores: Tensor  # (N,)
     masks: Tensor | None = None  # (N, H, W) bool
 
@@ -44,17 +44,17 @@ class Prediction:
 
 
 class Objective(Protocol):
-    """One loss an image. The loss of an image must not depend on the others in the batch."""
+    """One loss per image. The loss of an image must not depend on the others in the batch."""
 
     def losses(self, model: Any, x: Tensor, targets: Sequence[Any]) -> Tensor:
-        """(B,) for images x (B, C, H, W) and their targets, one each. The model is in evaluation mode."""
+        """(B,) for images x (B, C, H, W) and one target per image. The model is in evaluation mode."""
 
 
 class Detector(Objective, Protocol):
-    """An objective that knows, too, what the model finds in an image: for mAP and pictures."""
+    """An objective that also returns the predictions of the model, for mAP and pictures."""
 
     def predict(self, model: Any, x: Tensor) -> list[Prediction]:
-        """One for each of the images x (B, C, H, W)."""
+        """One prediction for each of the images x (B, C, H, W)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class OutputLoss:
 class SemanticSegmentation:
     """The mean cross-entropy over an image's pixels; a target is its label map (H, W) int64.
 
-    The model gives (B, classes, H, W), or a dict that holds them as "out", as torchvision's do. Normalisation is
+    The model returns (B, classes, H, W), or a dict with this tensor under "out", as in torchvision. Normalisation is
     inside the model.
     """
 

@@ -32,8 +32,8 @@ class LoadedDetector:
 
 def load_detector(name: str, device: torch.device | str = "cpu") -> LoadedDetector:
     """``FILE.pt`` or ``yolo:FILE``: an ultralytics checkpoint. ``torchvision:NAME``: with its COCO weights, which
-    torchvision fetches. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or
-    ultralytics, or a pair (model, detector) with a `Detector` of your own."""
+    torchvision downloads. ``FILE.py:FACTORY``: a function without arguments that returns a detector of torchvision or
+    ultralytics, or a pair (model, detector) with your own `Detector`."""
     kind, _, rest = name.partition(":")
     if kind == "yolo" or name.endswith(".pt"):
         file = Path(rest if kind == "yolo" else name)

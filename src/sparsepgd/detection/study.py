@@ -1,5 +1,5 @@
-"""How well a detector does before and after attacks, by mAP (torchmetrics): one line for each, as in the paper's table
-on YOLOv8; pictures of both; and the mean IoU of label maps."""
+"""The mAP of a detector before and after attacks (torchmetrics), as in the paper's table on YOLOv8, with pictures; and
+the mean IoU of label maps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from sparsepgd.search.attack import Attack
 from sparsepgd.sources.data import class_name
 
 BACKENDS = ("pycocotools", "faster_coco_eval")
-MOST = 100  # detections of an image, of all classes together; pycocotools alone would keep as many of each class
-SURE = 0.25  # confidence from which a prediction is drawn
+MOST = 100  # detections per image, over all classes; pycocotools alone would keep this number per class
+SURE = 0.25  # smallest confidence of a prediction that is drawn
 COLOURS = ("#ff5c5c", "#4dd2ff", "#ffd24d", "#7dff7d", "#ff9cf5", "#ffa14d", "#b8a6ff", "#ffffff")
-SEAM = 6  # pixels between the two
+SEAM = 6  # pixels between the two pictures
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Mean average precision, in [0, 1]; -1 where there is nothing to find."""
+    """Mean average precision, in [0, 1]; -1 if there are no objects."""
 
     map50: float  # at IoU 0.5
     map50_95: float  # mean over IoU 0.5, 0.55, ..., 0.95
@@ -42,8 +42,8 @@ class Precision:
 def mean_average_precision(
     predictions: Sequence[Prediction], targets: Sequence[Target], over: Literal["boxes", "masks"] = "boxes"
 ) -> Precision:
-    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks; of each image the hundred
-    surest detections count."""
+    """COCO's mAP50 and mAP50-95 of predictions, one for each target, over boxes or masks. For each image, the hundred
+    most confident detections count."""
     if len(predictions) != len(targets):
         raise InputError(f"{len(predictions)} predictions for {len(targets)} targets; give one per image")
     backend = next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
@@ -69,14 +69,14 @@ def mean_average_precision(
 
 @torch.no_grad()
 def predictions_of(detector: Detector, model: Any, x: Tensor, device: torch.device, size: int = 4) -> list[Prediction]:
-    """What the model finds in the images x (B, C, H, W), in full precision, `size` at a time."""
+    """The predictions of the model for the images x (B, C, H, W), in full precision, `size` at a time."""
     with borrowed(model, device), full_precision():
         batches = (x[i : i + size].to(device) for i in range(0, len(x), size))
         return [one for batch in batches for one in detector.predict(model, batch)]
 
 
 def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = IGNORED) -> float:
-    """The mean over classes of intersection over union, of label maps (B, H, W)."""
+    """The intersection over union of label maps (B, H, W), averaged over classes."""
     with needs("IoU"):
         from torchmetrics.functional.classification import multiclass_jaccard_index
     return float(multiclass_jaccard_index(predictions, targets, classes, average="macro", ignore_index=ignore))
@@ -86,7 +86,7 @@ def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = I
 class Scored:
     predictions: list[Prediction]
     boxes: Precision
-    masks: Precision | None  # where both the model and the targets have masks
+    masks: Precision | None  # if both the model and the targets have masks
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,19 @@ class Row:
 class Line:
     attack: str
     budget: str
-    evaluations: int  # points tried for an image
+    evaluations: int  # points evaluated per image
     boxes: Precision
     masks: Precision | None
     clean_loss: float  # mean
     loss: float  # mean
-    l0: int  # of the image with most changed pixels
+    l0: int  # of the image with the most changed pixels
     groups: int
     seconds: float
     rows: tuple[Row, ...]
 
 
 def score(model: Any, detector: Detector, scenes: Scenes, x: Tensor, device: torch.device) -> Scored:
-    """What the model finds in images x that show the scenes, and its mAP."""
+    """The predictions of the model for images x of the scenes, and their mAP."""
     found = predictions_of(detector, model, x, device)
     masked = all(one.masks is not None for one in found) and all(one.masks is not None for one in scenes.targets)
     over_masks = mean_average_precision(found, scenes.targets, "masks") if masked else None
@@ -124,8 +124,8 @@ def score(model: Any, detector: Detector, scenes: Scenes, x: Tensor, device: tor
 def examine(
     attack: Attack, model: Any, detector: Detector, scenes: Scenes, device: torch.device, **options: Any
 ) -> tuple[Line, DetectionResult, Scored]:
-    """Attack all scenes, padding left alone, and measure what the model finds afterwards. `options`: as
-    `attack_detector` takes them."""
+    """Attack all scenes, except for their padding, and measure mAP afterwards. `options`: those of
+    `attack_detector`."""
     start = time.perf_counter()
     result = attack_detector(attack, model, scenes.x, scenes.targets, detector, content=scenes.content, **options)
     seconds = time.perf_counter() - start
@@ -156,7 +156,7 @@ def side_by_side(
 
 
 def drawn(image: Tensor, prediction: Prediction, classes: Sequence[str] = ()) -> Tensor:
-    """(3, H, W) uint8: the image with every sure prediction as a box, named."""
+    """(3, H, W) uint8: the image with a labelled box for every confident prediction."""
     from torchvision.utils import draw_bounding_boxes
 
     levels = (image * 255).round().to(torch.uint8).cpu()
@@ -171,7 +171,7 @@ def drawn(image: Tensor, prediction: Prediction, classes: Sequence[str] = ()) ->
 
 
 def write_png(picture: Tensor, path: Path) -> None:
-    """(3, H, W) uint8, losslessly."""
+    """Write (3, H, W) uint8 losslessly."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")

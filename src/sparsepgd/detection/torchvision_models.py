@@ -19,11 +19,11 @@ COCO_CATEGORIES = tuple(i for i in range(1, 91) if i not in (12, 26, 29, 30, 45,
 
 @dataclass(frozen=True)
 class TorchvisionDetector:
-    """The sum of the detector's training losses, image by image: they are normalised over a batch.
+    """The sum of the detector's training losses, computed image by image, because torchvision normalises over a batch.
 
-    Layers that a batch or chance would disturb, BatchNorm and dropout, stay in evaluation mode; the anchors that a
-    loss samples are the same at every call (``seed``), so that it is a function of the image.
-    ``categories``: how the model numbers the classes of the targets; left out, 1, 2, ... (0 is the background).
+    BatchNorm and dropout stay in evaluation mode, and the anchors that a loss samples are the same in every call
+    (``seed``), so that the loss is a function of the image alone.
+    ``categories``: how the model numbers the classes of the targets; default: 1, 2, ... (0 is the background).
     """
 
     categories: tuple[int, ...] | None = None
@@ -39,7 +39,7 @@ class TorchvisionDetector:
         losses = []
         with _giving_losses(model), torch.random.fork_rng(devices=devices):
             for image, target in zip(x, targets, strict=True):
-                torch.manual_seed(self.seed)  # forked: the caller's random numbers are untouched
+                torch.manual_seed(self.seed)  # the caller's random state is unchanged
                 parts = model([image], [self._as_dict(target, model)])
                 losses.append(torch.stack(list(parts.values())).sum())
         return torch.stack(losses)
@@ -60,18 +60,18 @@ class TorchvisionDetector:
 
     def _as_prediction(self, found: dict[str, Tensor]) -> Prediction:
         labels = found["labels"] - 1
-        kept = labels >= 0  # RetinaNet and FCOS have a class 0 that no target is of
+        kept = labels >= 0  # RetinaNet and FCOS have a class 0 without targets
         if self.categories is not None:
             categories = torch.tensor(self.categories, device=labels.device)
             same = found["labels"][:, None] == categories
-            kept, labels = same.any(1), same.int().argmax(1)  # categories without a class of the targets are left out
+            kept, labels = same.any(1), same.int().argmax(1)  # omit categories that are no classes of the targets
         masks = found["masks"][kept, 0] > 0.5 if "masks" in found else None
         return Prediction(found["boxes"][kept], labels[kept], found["scores"][kept], masks)
 
 
 @contextmanager
 def _giving_losses(detector: Any) -> Iterator[None]:
-    """Only those parts in training mode that then return losses; all as they were afterwards."""
+    """Put only the parts that return losses into training mode; all modes are restored afterwards."""
     inner = (getattr(detector, name, None) for name in ("rpn", "roi_heads"))
     parts = [part for part in (detector, *inner) if part is not None]
     modes = [part.training for part in parts]

@@ -1,8 +1,8 @@
 """YOLO models of ultralytics, detection and instance segmentation (paper, section on YOLOv8).
 
-Ultralytics is licensed under the AGPL-3.0, so it is never required: it is imported where it is needed. Its checkpoints
-are pickles of whole modules. Of these no line is run: every class in a file but tensors and plain containers is read as
-an empty husk that keeps its attributes, and the weights are picked out of the husks.
+Ultralytics is licensed under the AGPL-3.0, so it is optional and imported only where it is needed. Its checkpoints are
+pickles of whole modules. No code in them is run: every class in a file, except for tensors and plain containers, is
+read as an empty placeholder that keeps its attributes, and the weights are taken from these placeholders.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsepgd.detection.objectives import Prediction, Target
 from sparsepgd.errors import InputError, SourceError, UnsupportedError, first_line
 from sparsepgd.extras import needs
 
-GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses, as YOLOv8 was trained
+GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5}  # weights of the three losses in the training of YOLOv8
 MASK_RATIO = 4  # masks are compared at a quarter of the resolution, as in training
 HARMLESS: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
@@ -41,20 +41,20 @@ HARMLESS: dict[tuple[str, str], Any] = {
 class Yolo:
     """The training loss of YOLOv8 or YOLO11: boxes, classes, distances and, for segmentation, masks.
 
-    The network sees the batch as a whole, the loss one image at a time: it divides by what the batch was assigned,
-    so that images in a batch would weigh on each other. The assignment is that of the perturbed predictions.
+    The network is evaluated on the whole batch, the loss on one image at a time: it divides by the assignments in the
+    batch, so images in a batch would affect each other. The assignment is that of the perturbed predictions.
     """
 
     classes: int
     masked: bool  # whether there are masks
-    confidence: float = 0.001  # of a prediction, as for mAP
-    overlap: float = 0.7  # IoU above which the less sure of two is dropped
-    most: int = 300  # predictions for an image
-    criteria: dict[torch.device, Any] = field(default_factory=dict, repr=False)  # made where they are first needed
+    confidence: float = 0.001  # smallest confidence of a prediction, as for mAP
+    overlap: float = 0.7  # IoU above which the less confident of two is dropped
+    most: int = 300  # predictions per image
+    criteria: dict[torch.device, Any] = field(default_factory=dict, repr=False)  # created when first needed
 
     @classmethod
     def of(cls, model: Any) -> Yolo:
-        """For an inner module such as YOLO("yolov8n.pt").model."""
+        """For a network such as YOLO("yolov8n.pt").model."""
         tasks = _ultralytics()
         if not isinstance(model, tasks.DetectionModel):
             raise UnsupportedError(
@@ -86,7 +86,7 @@ class Yolo:
         ]
 
     def _loss(self, output: Any, x: Tensor, target: Target) -> Tensor:
-        """Of one image, a scalar."""
+        """The loss of one image, a scalar."""
         height, width = x.shape[2:]
         (x_1, y_1), (x_2, y_2) = target.boxes[:, :2].T, target.boxes[:, 2:].T
         centred = [(x_1 + x_2) / 2 / width, (y_1 + y_2) / 2 / height, (x_2 - x_1) / width, (y_2 - y_1) / height]
@@ -106,7 +106,7 @@ class Yolo:
         return result
 
     def _prediction(self, rows: Tensor, prototypes: Tensor | None, shape: torch.Size) -> Prediction:
-        """From (4 + classes + coefficients, anchors): centre, size, scores; every sure class of an anchor counts."""
+        """From (4 + classes + coefficients, anchors): centre, size, scores. An anchor may have several classes."""
         from torchvision.ops import batched_nms, clip_boxes_to_image
 
         rows = rows.T.float()
@@ -123,14 +123,14 @@ class Yolo:
 def load_yolo(path: Path) -> tuple[Any, tuple[str, ...]]:
     """The network of a checkpoint such as yolov8n.pt in float32, and the names of its classes.
 
-    Only tensors are taken out of the file; the network is built afresh from its description.
+    Only tensors are read from the file; the network is built from its description.
     """
     saved, tasks = read_checkpoint(path), _ultralytics()
     kind = {"Detect": tasks.DetectionModel, "Segment": tasks.SegmentationModel}.get(saved.head)
     if kind is None:
         raise UnsupportedError(f"{path} ends in a {saved.head}; use a checkpoint for detection or segmentation")
     devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices=devices):  # building draws first weights
+    with torch.random.fork_rng(devices=devices):  # building draws initial weights
         model = kind(saved.architecture, verbose=False)
     try:
         model.load_state_dict(saved.weights)
@@ -146,7 +146,7 @@ def is_yolo(model: Any) -> bool:
 
 
 def _ultralytics() -> Any:
-    """Its module of networks; quietly."""
+    """The module of ultralytics with its networks, imported without output."""
     os.environ.setdefault("YOLO_VERBOSE", "false")
     with needs("a YOLO model"):
         from ultralytics.nn import tasks
@@ -154,8 +154,8 @@ def _ultralytics() -> Any:
 
 
 def _criterion(model: Any) -> Any:
-    """The model's own loss. It reads its settings from `model.args`, which a checkpoint may hold as a dict or not
-    at all; they are put back afterwards."""
+    """The model's own loss. It reads its settings from `model.args`, which may be a dict or missing in a checkpoint;
+    they are restored afterwards."""
     before = getattr(model, "args", None)
     settings = before if isinstance(before, dict) else vars(before or SimpleNamespace())
     model.args = SimpleNamespace(**{**GAINS, **settings, "overlap_mask": False})
@@ -166,7 +166,7 @@ def _criterion(model: Any) -> Any:
 
 
 def _row(output: Any, i: int) -> Any:
-    """What a batch's output, nested as it may be, says of one image: with a batch of one."""
+    """The part of a (nested) batch output that belongs to one image, as a batch of one."""
     if isinstance(output, Tensor):
         return output[i : i + 1]
     if isinstance(output, dict):
@@ -192,11 +192,11 @@ class Checkpoint:
     architecture: dict[str, Any]  # ultralytics' description of the layers
     weights: dict[str, Tensor]  # float32
     head: str  # class of the last layer: Detect, Segment, ...
-    names: tuple[str, ...]  # of the classes
+    names: tuple[str, ...]  # names of the classes
 
 
 class Husk:
-    """Stands for an object of any class; it takes what it is given and does nothing."""
+    """A placeholder for an object of any class; it accepts any arguments and does nothing."""
 
     kind = "object"
 
@@ -215,7 +215,7 @@ class Husk:
 
 
 class Reader(pickle.Unpickler):
-    """Finds no class that is not known to be harmless."""
+    """An unpickler that only finds classes known to be harmless."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in HARMLESS:
@@ -225,7 +225,7 @@ class Reader(pickle.Unpickler):
         return type(name, (Husk,), {"kind": name})
 
 
-READERS = SimpleNamespace(__name__="husks", Unpickler=Reader)  # what torch.load asks of a pickle module
+READERS = SimpleNamespace(__name__="husks", Unpickler=Reader)  # required of a pickle module by torch.load
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -251,7 +251,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _state(module: Any, prefix: str) -> dict[str, Tensor]:
-    """Parameters and buffers of a husk and of those inside it, named as `state_dict` does."""
+    """Parameters and buffers of a placeholder and of those inside it, named as in `state_dict`."""
     found = {}
     tensors = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
     unsaved = getattr(module, "_non_persistent_buffers_set", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import field, fields
 from numbers import Integral, Real
@@ -14,6 +15,7 @@ from sparsepgd.errors import DTypeError, LabelError, NonFiniteError, RangeError,
 from sparsepgd.threat import LEVELS
 
 ROUND_OFF = 1e-6
+TOGETHER = 1024  # images of which a copy is made
 
 
 def check_shape(x: Tensor) -> None:
@@ -35,17 +37,21 @@ def check_images(x: Tensor, quantize: bool = False) -> None:
     if x.numel() == 0:
         return
     x = x.detach()
-    if not bool(x.isfinite().all()):
-        row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
+    low, high = float(x.amin()), float(x.amax())  # NaN if there is one; no copy of the images is made
+    if not math.isfinite(low + high):
+        row = next(row for row, image in enumerate(x) if not bool(image.isfinite().all()))
         raise NonFiniteError(f"image {row} contains NaN or infinity; all values must be in [0, 1]")
-    low, high = float(x.amin()), float(x.amax())
     if low < -ROUND_OFF or high > 1 + ROUND_OFF:
         raise RangeError(
             f"images are in [{low:.4g}, {high:.4g}]; expected [0, 1]: divide by 255, or undo the normalisation "
             "and put it inside the model"
         )
-    if quantize and bool(((x * LEVELS).round() - x * LEVELS).abs().max() > 1e-3):
+    if quantize and not all(bool(_on_grid(part)) for part in torch.split(x, TOGETHER)):
         raise RangeError("quantize=True needs 8-bit images: x is not on the grid n/255; use (x * 255).round() / 255")
+
+
+def _on_grid(x: Tensor) -> Tensor:
+    return ((x * LEVELS).round() - x * LEVELS).abs().max() <= 1e-3
 
 
 def check_labels(y: Tensor, x: Tensor) -> Tensor:

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import cache, partial
-from threading import Thread, get_native_id, main_thread
+from threading import Thread, main_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -24,7 +21,6 @@ Call = Callable[..., Any]
 FEW = 16  # images with which a model is compiled, and on which what is compiled or copied is compared with it
 ALIKE = 3  # blocks for each set of shapes from which on one of them is compiled, and not the whole model
 TRIES = 3  # a compilation during which the search switches TF32 off and on again may give code for the wrong setting
-NICEST = 19  # of the priorities of Unix
 UNDER_WAY: WeakSet[Thread] = WeakSet()  # compilations
 
 
@@ -150,7 +146,6 @@ def beside(work: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
 
     def run() -> None:
-        _give_way()
         _silence_at_exit()
         try:
             with torch.autograd.set_multithreading_enabled(False):
@@ -162,14 +157,6 @@ def beside(work: Callable[[], T]) -> Future[T]:
     UNDER_WAY.add(thread)
     thread.start()
     return future
-
-
-def _give_way() -> None:
-    """This thread, and the processes that it starts, get the time of the cores that nobody else wants. Only Linux has
-    priorities of threads."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICEST)
 
 
 def _silence_at_exit() -> None:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+COMPILED_ON = ("cuda",)  # on a CPU compiled code gains less than the compiler costs (docs/long-runs.md)
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Engine:
     too large for fp16 uses bf16.
     ``compile``: torch.compile, with one dynamic batch size, in a thread beside the search, which changes over as soon
     as the code is ready; it rounds differently, so two runs may differ in a few images. ``graphs``: a step is recorded
-    as a CUDA graph and replayed. Options that a model does not support are switched off with a warning.
+    as a CUDA graph and replayed. Options that a model or a device does not support are switched off with a warning.
     """
 
     precision: Precision | None = choice(None, PRECISIONS)
@@ -89,7 +90,11 @@ class Engine:
         quick = gpu and x.dtype == torch.float32
         precision: Precision | None = "fp16" if self.precision is None and quick else self.precision
         graphs = isinstance(model, nn.Module) if self.graphs is None else self.graphs
-        return replace(self, precision=precision, graphs=graphs and gpu)
+        compiles = self.compile and device.type in COMPILED_ON
+        if self.compile and not compiles:
+            words = f"compile=True has no effect on {device.type}: the compiler would take longer than its code saves"
+            warnings.warn(f"{words}; use compile=False to silence this", EngineWarning, stacklevel=4)
+        return replace(self, precision=precision, compile=compiles, graphs=graphs and gpu)
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:

@@ -1,6 +1,6 @@
-"""Networks that a recipe trains itself: in seconds on scikit-learn's digits, or on given images as the paper does it.
+"""Networks that a recipe trains itself: in seconds on scikit-learn's digits, or on given images as in the paper.
 
-A second run reads them.
+A second run loads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ON_DIGITS |= {name: STARTS[DATA][name] for name in ("batch", "lr")}
 
 
 def digits_vgg(num_classes: int = 10) -> nn.Module:
-    """Convolutions and pooling without shortcuts or normalisation, in the manner of VGG, for 8x8 grey images."""
+    """A network like VGG for 8x8 grey images: convolutions and pooling without shortcuts or normalisation."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
         nn.ReLU(),
@@ -59,7 +59,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What decides such a network."""
+    """The settings of such a network."""
 
     network: str  # of NETWORKS
     method: str
@@ -69,7 +69,7 @@ class Training:
     data: str = DATA
 
     def subject(self, job: Job, role: str, name: str) -> Subject:
-        """The network with the images to test on; trained when it is first asked for."""
+        """The network with its test images; it is trained when first needed."""
         if self.data == DATA:
             _check_words(job)
         images = load_data(self.data, min(job.images or job.scale.images, images_in(self.data)), job.size)
@@ -88,7 +88,7 @@ class Training:
             return NETWORKS[self.network]()
 
     def trained(self, job: Job) -> nn.Module:
-        """From its folder if it is finished there, else trained, from where it was left."""
+        """Load the network from its folder if it is finished, otherwise train it or resume its training."""
         folder, model = self._folder(job), self.fresh().to(job.device)
         if (folder / RECORD).is_file() and load(folder).finished:
             model.load_state_dict(load_tensors((folder / WEIGHTS).read_bytes()))
@@ -102,7 +102,7 @@ class Training:
         return model
 
     def _images(self, job: Job) -> int:
-        """To train on: those of the scale, or all there are."""
+        """The training images: as many as the scale has, or all."""
         every = images_in(self.data, "train")
         return min(job.scale.training_images or every, every)
 
@@ -114,7 +114,7 @@ class Training:
 
 
 def _check_words(job: Job) -> None:
-    """Of a command whose networks are trained here, on images that are fixed."""
+    """Refuse options that a recipe with its own networks and images cannot use."""
     words = {"--model": bool(job.models), "--data": job.data != SHIPPED, "--size": job.size is not None}
     if unread := [word for word, given in words.items() if given]:
         raise UnsupportedError(

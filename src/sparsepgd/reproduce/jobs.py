@@ -1,4 +1,4 @@
-"""What to run: at which scale, and on which models in place of the paper's."""
+"""Scales, and the models that replace those of the paper."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sparsepgd.sources import load_pairs
 from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget, Pattern
 
-SAA = ("sPGD_u", "sPGD_p", "RS")  # the members of sAA: what it breaks, one of them breaks
-ANNEAL = "anneal"  # SparseAnneal, in every table of attacks; with SAA those that have steps and queries, not passes
+SAA = ("sPGD_u", "sPGD_p", "RS")  # the members of sAA
+ANNEAL = "anneal"  # SparseAnneal; together with SAA, the attacks whose length is given in steps or queries, not passes
 OURS = (*SAA, ANNEAL)
-CORNER_SEARCH, AFFORDED = "CS", 1000  # images that the paper gives its slowest attack
+CORNER_SEARCH, AFFORDED = "CS", 1000  # number of images that the paper uses for its slowest attack
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Images, and the length of attacks and of training."""
+    """The number of images, and the length of attacks and of training."""
 
     name: str
     images: int
     steps: int  # of sPGD
     queries: int  # of Sparse-RS
-    passes: int | None  # of every other attack for an image; None: the settings of its paper
+    passes: int | None  # per image, of every other attack; None: the settings of its paper
     epochs: int  # of the networks that a recipe trains
     training_images: int | None  # None: all
 
@@ -48,7 +48,7 @@ class Scale:
         return options.at_cost(column, budget, self.passes)
 
     def cost(self, column: str, attack: Attacker) -> int:
-        """About how many passes of the model an image takes at most."""
+        """Upper estimate of the passes per image."""
         return passes(attack) if column in OURS or self.passes is None else self.passes
 
     def projected(self, budget: Budget, **settings: float | int) -> SparsePGD:
@@ -56,7 +56,7 @@ class Scale:
         return SparsePGD(budget, self.steps, "projected", **settings)  # type: ignore[arg-type]
 
     def pgd0(self, budget: Budget) -> PGD0:
-        """PGD0 without restarts or targets, as long as sPGD."""
+        """PGD0 without restarts or targets, with as many steps as sPGD."""
         return PGD0(budget, self.steps, restarts=1, targets=0)
 
 
@@ -77,12 +77,12 @@ def scale(name: str) -> Scale:
 
 
 def passes(attack: Attacker) -> int:
-    """The most passes of the model for an image, forwards and backwards together: an upper estimate."""
+    """Upper estimate of the forward and backward passes per image."""
     return attack.evaluations * (1 + attack.needs_gradient)
 
 
-SHIPPED, SIDE = "bundled", 32  # the images of this package, and how large they are
-IN_PACKAGE = {  # by role: what an installation without weights/subjects has in place of a subject
+SHIPPED, SIDE = "bundled", 32  # the images of this package, and their side
+IN_PACKAGE = {  # by role: substitutes in an installation without weights/subjects
     "Vanilla": "zoo:small-plain",
     "Fast-EG-l1": "zoo:small-plain",
     "sTRADES": "zoo:small-strades",
@@ -92,7 +92,7 @@ TOGETHER = 16  # images of a measurement
 
 
 class Enlarged(nn.Module):
-    """A model for small images that takes large ones, by averaging over squares of pixels."""
+    """A model for small images, applied to large ones by averaging over squares of pixels."""
 
     def __init__(self, model: nn.Module, factor: int) -> None:
         super().__init__()
@@ -105,35 +105,35 @@ class Enlarged(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, made when it is first needed, and its images."""
+    """A model, which is made when first needed, and its images."""
 
-    role: str  # the paper's name of the model whose place it takes
+    role: str  # the paper's name of the model that it replaces
     name: str
     make: Callable[[], nn.Module]
     x: Tensor  # (B, C, H, W)
     y: Tensor
     data: str
     classes: tuple[str, ...] = ()
-    stand_in: bool = False  # nobody said that it should take this place
-    sample: Callable[[], nn.Module] | None = None  # as fast as the model, where that takes long to make
-    training: int = 0  # passes that making it takes, for one image of a batch
+    stand_in: bool = False  # it replaces this model by default, not by an option
+    sample: Callable[[], nn.Module] | None = None  # a model of the same speed, if this one takes long to make
+    training: int = 0  # passes that making it takes, per image of a batch
 
     @cached_property
     def model(self) -> nn.Module:
         return self.make().to(self.x.device).eval()
 
     def first(self, count: int) -> Subject:
-        """With the first images alone."""
+        """The same model with only the first images."""
         if len(self.x) <= count:
             return self
         return replace(self, make=lambda: self.model, x=self.x[:count], y=self.y[:count], training=0)
 
     def seconds(self, pattern: Pattern, passes: int) -> float:
-        """So many passes in batches of these images, from a measurement."""
+        """Estimated seconds for this number of passes on batches of these images, from a measurement."""
         return passes * self._seconds_a_pass(pattern, 1 if pattern.structured else min(len(self.x), TOGETHER))
 
     def _seconds_a_pass(self, pattern: Pattern, batch: int) -> float:
-        """By an attack of two steps on images that do not leave early; the faster of two."""
+        """Measured by an attack of two steps on images that do not leave early; the faster of two."""
         model = self.model if self.sample is None else self.sample().to(self.x.device).eval()
         attack, best = SparsePGD(Budget(1, pattern), 2, early_stop=False), float("inf")
         rows = torch.arange(batch, device=self.x.device) % len(self.x)
@@ -150,22 +150,22 @@ class Job:
 
     scale: Scale
     out: Path
-    models: dict[str, str]  # by role, as given; {}: the subjects, or those that are shipped
+    models: dict[str, str]  # by role, as given; {}: the subjects, or the shipped models
     data: str = SHIPPED
     images: int | None = None  # None: those of the scale
     size: int | None = None  # side of the pictures of a folder
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
-    few: tuple[tuple[str, int], ...] = ((CORNER_SEARCH, AFFORDED),)  # the images that slow attacks have, by column
-    chunk: int | None = None  # images between two writes of a run; None: as `runs.run` does it
+    few: tuple[tuple[str, int], ...] = ((CORNER_SEARCH, AFFORDED),)  # number of images for slow attacks, by column
+    chunk: int | None = None  # images between two writes of a run; None: as in `runs.run`
 
     @cached_property
     def count(self) -> int:
-        """Number of images: as given, or as the scale says, at most all."""
+        """Number of images: as given, or that of the scale, at most all."""
         return self.images or min(self.scale.images, images_in(self.data))
 
     def chosen(self, roles: dict[str, str | None], only: bool = False) -> dict[str, str]:
-        """The models by role: the given ones alone, or those at hand. `only`: no other names than these."""
+        """The models by role: only the given ones, otherwise the available ones. `only`: the names that are allowed."""
         if only and (unknown := [role for role in self.models if role not in roles]):
             raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(roles)}")
         here = {f"zoo:{name}" for name in zoo.names()}
@@ -180,11 +180,11 @@ class Job:
         return found
 
     def enlarged(self, size: int) -> int:
-        """How many times the images of the package are enlarged to `size`; 0: images of that size are given."""
+        """The factor by which the images of the package are enlarged to `size`; 0: images of that size are given."""
         return size // SIDE if not self.models and self.data == SHIPPED and size > SIDE else 0
 
     def subjects(self, roles: dict[str, str | None], size: int = SIDE) -> list[Subject]:
-        """The models of a table; a shipped one takes images of `size` behind an average."""
+        """The models of a table; shipped models average over larger images of side `size`."""
         return [self._subject(role, source, size) for role, source in self.chosen(roles).items()]
 
     def _subject(self, role: str, name: str, size: int) -> Subject:

@@ -1,4 +1,4 @@
-"""Parts of a recipe: attacks in folders that a second run only reads, what they cost, and what comes of them."""
+"""Parts of a recipe: attacks whose results are kept in folders and reused, their cost, and their outcome."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ CASES = "cases"  # the folder of all attacks: tables that need the same one shar
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """An attack that is done."""
+    """A finished attack."""
 
     record: Record
     folder: Path
 
 
 class Part(ABC):
-    """A piece of work, an attack on a subject, whose result is kept in a folder."""
+    """An attack on a subject, whose result is kept in a folder."""
 
     subject: Subject
     attack: Attacker
 
     @property
     def passes(self) -> int:
-        """Of the model, for all images, at most."""
+        """Upper estimate of the passes of the model for all images."""
         return len(self.subject.x) * passes(self.attack)
 
     @property
     def decided(self) -> dict[str, str]:
-        """What else decides the result, beside the attack, the model, the images and the seed."""
+        """The values that determine the result in addition to the attack, the model, the images and the seed."""
         return {}
 
     @property
@@ -52,19 +52,19 @@ class Part(ABC):
 
     @abstractmethod
     def run(self, job: Job, progress: Progress | None) -> Any:
-        """Do it, or read what was finished before."""
+        """Run it, or read a finished result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case(Part):
-    """One attack on one model: a number of a table."""
+    """One attack on one model: one number of a table."""
 
     section: str
     row: str
     column: str
     subject: Subject
     attack: Attacker
-    cost: int | None = None  # passes for an image; None: from the attack
+    cost: int | None = None  # passes per image; None: from the attack
 
     @property
     def passes(self) -> int:
@@ -75,7 +75,7 @@ class Case(Part):
         return f"{self.subject.name}, {self.attack.name}, {self.section}"
 
     def run(self, job: Job, progress: Progress | None) -> Finished:
-        """Attack, or resume, or read what was finished before."""
+        """Attack, resume, or read a finished result."""
         subject = self.subject
         _, digest = identified(self, job)
         name = re.sub(r"[^\w.-]+", "-", f"{subject.name}-{self.attack.name}")
@@ -90,7 +90,7 @@ class Case(Part):
 def cases(
     job: Job, subject: Subject, columns: Sequence[str], budget: Budget, section: str, row: str | None = None
 ) -> list[Case]:
-    """The attacks of these columns on one model, in a row of its own unless another is named."""
+    """The attacks of these columns on one model, in the row of the model unless `row` is given."""
     attacks = [(column, job.scale.attack(column, budget)) for column in columns]
     on = {column: subject.first(images) for column, images in job.few}
     return [
@@ -104,15 +104,15 @@ def _names(subject: Subject) -> dict[str, str]:
 
 
 def identified(part: Part, job: Job) -> tuple[dict[str, Any], str]:
-    """All that decides the result of a part, and its digest, after which a file or folder is named."""
+    """The values that determine the result of a part, and their digest, which is part of file and folder names."""
     subject, names = part.subject, _names(part.subject) | part.decided
     configuration = identity.configuration(part.attack, subject.model, subject.x, subject.y, names, job.seed)
-    configuration["model"].pop("digest", None)  # files of 0.2.0 are found by their names
+    configuration["model"].pop("digest", None)  # so that files of 0.2.0 are found
     return configuration, hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def kept(part: Part, job: Job, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The numbers of a part that is no run, from its file; computed and written there if there is none."""
+    """The numbers of a part that is not a run, from its file; they are computed and written if there is none."""
     configuration, digest = identified(part, job)
     file = job.out / CASES / f"{name}-{digest}.json"
     if not file.is_file():
@@ -137,15 +137,15 @@ class Number:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a recipe shows."""
+    """The result of a recipe."""
 
-    unit: str  # of all numbers; none, if the sections name theirs
+    unit: str  # of all numbers; empty if the sections name their units
     numbers: Sequence[Number]
     reasons: Sequence[str]  # why they may differ
-    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by their file; drawn when called
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by file name; drawn when called
 
     def record(self, digits: int | None = None, **more: object) -> dict[str, Any]:
-        """As plain values: `more`, then unit, reasons and numbers, rounded if asked for."""
+        """As plain values: `more`, then unit, reasons and numbers, rounded if requested."""
         numbers = [asdict(number) for number in self.numbers]
         if digits is not None:
             numbers = [{k: round(v, digits) if isinstance(v, float) else v for k, v in one.items()} for one in numbers]
@@ -153,31 +153,31 @@ class Outcome:
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> Outcome:
-        """What `record` wrote down, without figures."""
+        """The outcome in a record, without figures."""
         return cls(record["unit"], [Number(**number) for number in record["numbers"]], record["reasons"])
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The parts of a recipe, and what is made of their results."""
+    """The parts of a recipe, and the function that combines their results."""
 
     parts: Sequence[Part]
     finish: Callable[[Sequence[Any]], Outcome]
-    gaps: bool = False  # whether `finish` takes None for a part that is not finished
+    gaps: bool = False  # whether `finish` accepts None for an unfinished part
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plan takes at most: passes of models, forwards and backwards, and seconds on this machine."""
+    """Upper estimate of the cost of a plan: forward and backward passes, and seconds on this machine."""
 
     parts: int
     passes: int
     seconds: float
-    milliseconds: float  # for a pass, measured; the mean of the models
+    milliseconds: float  # per pass, measured; the mean over the models
 
 
 def cost(plan: Plan) -> Cost:
-    """From the lengths of the attacks and a short measurement of each model with each pattern."""
+    """Estimate the cost from the lengths of the attacks and a short measurement of each model with each pattern."""
     counts: dict[tuple[Subject, Pattern], int] = {}
     for part in plan.parts:
         key = (part.subject, part.attack.budget.pattern)

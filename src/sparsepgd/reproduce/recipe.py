@@ -1,4 +1,4 @@
-"""A recipe: what a table of the paper is made of, the numbers printed there, and the reasons why ours may differ."""
+"""A recipe: the parts of a table of the paper, its printed numbers, and the reasons why ours may differ."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparsepgd.reproduce.jobs import SIDE, Job, Subject
 from sparsepgd.reproduce.parts import Plan
 
 VANILLA, STRADES = "zoo:subject-plain", "zoo:subject-strades"
-OWN_ROWS = {  # rows that the paper does not have
+OWN_ROWS = {  # rows that are not in the paper
     "Fast-LS-l0": "zoo:subject-fast-ls",
     "sTRADES+S&N": "zoo:subject-sn",
     "SparseAnneal": "zoo:subject-anneal",
-    "SparseAnneal+RS": "zoo:subject-search",  # and random search
+    "SparseAnneal+RS": "zoo:subject-search",  # and Cluster-RS
     "SparseAnneal-all": "zoo:subject-anneal-union",  # pixels, rows and patches
 }
 OWN_STRUCTURED_ROWS = {
@@ -35,18 +35,18 @@ class Table:
     label: str  # in the paper's source
     number: str  # roman
     title: str
-    images: str  # on what, how long
+    images: str  # on which images, at which length
     networks: dict[str, str]  # by model
     cells: dict[str, dict[str, dict[str, float]]]  # by section, row and column
 
     def value(self, section: str, row: str, column: str) -> float | None:
-        """None where the paper has no such number."""
+        """The paper's number, or None if there is none."""
         return self.cells.get(section, {}).get(row, {}).get(column)
 
 
 @cache
 def facts() -> dict[str, Any]:
-    """All of paper.json."""
+    """The content of paper.json."""
     content: dict[str, Any] = json.loads(files("sparsepgd.reproduce").joinpath("paper.json").read_bytes())
     return content
 
@@ -67,19 +67,19 @@ class Recipe:
     plan: Callable[[Recipe, Job], Plan]
     labels: tuple[str, ...] = ()  # of the paper's tables
     figures: tuple[str, ...] = ()  # of the paper's figures
-    roles: dict[str, str | None] = field(default_factory=dict)  # the paper's model -> what takes its place, if any
+    roles: dict[str, str | None] = field(default_factory=dict)  # the paper's model -> its substitute, if any
     size: int = SIDE  # of the images
-    images: int | None = None  # those of the paper, where they are not the 10,000 test images
-    smoke: dict[str, Any] = field(default_factory=dict)  # less of a scale's values where its steps are slow
+    images: int | None = None  # number in the paper, if not 10,000
+    smoke: dict[str, Any] = field(default_factory=dict)  # smaller values for the scale smoke, if steps are slow
 
     @property
     def source(self) -> str:
-        """Where it is in the paper."""
+        """Its place in the paper."""
         named = [f"Table {table(label).number}" for label in self.labels] + list(self.figures)
         return ", ".join(named)
 
     def prepare(self, job: Job) -> tuple[Job, Plan]:
-        """The job at the scale of this recipe, and what is to be done."""
+        """The job at the scale of this recipe, and its plan."""
         if job.scale.name == "smoke":
             job = replace(job, scale=replace(job.scale, **self.smoke))
         if job.scale.name == "paper" and self.images is not None:
@@ -88,7 +88,7 @@ class Recipe:
 
 
 def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -> tuple[str, ...]:
-    """Why the numbers may differ: models, images, lengths, and what else a recipe knows."""
+    """Reasons why the numbers may differ: models, images, lengths, and others of the recipe."""
     found = [*_models(recipe, subjects), *_images(recipe, subjects)]
     if job.scale.steps < 10_000:
         found.append(f"here sPGD has {job.scale.steps} steps and RS {job.scale.queries} queries; the paper 10,000")
@@ -102,7 +102,7 @@ def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -
 
 
 def rivals(job: Job) -> str:
-    """How long the other attacks are."""
+    """A reason: the length of the other attacks."""
     few = "".join(f"; {column}: {images} images" for column, images in job.few if images < job.count)
     if job.scale.passes is None:
         return f"the other attacks have the paper's settings{few}"

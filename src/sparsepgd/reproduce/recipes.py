@@ -17,7 +17,7 @@ LARGE = 224
 
 
 def _every(label: str, *sections: str) -> dict[str, str | None]:
-    """The models of a table, nothing in their places."""
+    """The models of a table, without substitutes."""
     cells = table(label).cells
     return {role: None for section in sections for role in cells[section]}
 
@@ -99,14 +99,14 @@ RECIPES = {
         ),
         Recipe(
             "cifar100",
-            "the same on CIFAR-100 at k = 10",
+            "robust accuracy on CIFAR-100 at k = 10 pixels",
             grid(accuracy.CIFAR100),
             ("10_15",),
             roles=_every("10_15", "cifar100, k=10"),
         ),
         Recipe(
             "imagenet",
-            "robust accuracy at k = 200 pixels of 224x224",
+            "robust accuracy at 224x224 and k = 200 pixels",
             grid(accuracy.IMAGENET),
             ("more",),
             roles={**_every("more", "imagenet100, k=200"), "Vanilla": VANILLA},
@@ -115,7 +115,7 @@ RECIPES = {
         ),
         Recipe(
             "gtsrb",
-            "the same on GTSRB at k = 600",
+            "robust accuracy on GTSRB at k = 600 pixels",
             grid(accuracy.GTSRB),
             ("more",),
             roles=_every("more", "gtsrb, k=600"),
@@ -131,7 +131,7 @@ RECIPES = {
         ),
         Recipe(
             "structured-imagenet",
-            "a row, two 10x10 patches, a 14x14 patch of 224x224",
+            "robust accuracy at 224x224: a row, two 10x10 patches, a 14x14 patch",
             grid(accuracy.STRUCTURED_LARGE),
             ("struct",),
             roles={**_every("struct", *(block.section for block in accuracy.STRUCTURED_LARGE)), "Vanilla": VANILLA},
@@ -176,7 +176,7 @@ RECIPES = {
         ),
         Recipe(
             "transfer",
-            "from one architecture to another",
+            "transfer from one architecture to another",
             transfer,
             ("trans",),
             roles={"V": None, "R": None, "V2": None, "R2": None},

@@ -1,4 +1,4 @@
-"""Outcomes as tables, ours above the paper's, and as figures with the look of the report."""
+"""Outcomes as tables, our numbers above those of the paper, and as figures in the style of the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS, TABLE = "numbers.json", "table.md"
 
 @dataclass(frozen=True)
 class Grid:
-    """One table as words."""
+    """One table as text."""
 
     title: str
     header: list[str]
@@ -39,18 +39,18 @@ class Grid:
 
     @property
     def width(self) -> int:
-        """In letters: one between two columns, and one at either side."""
+        """In characters, with one between two columns and one at each side."""
         return sum(1 + max(map(len, column)) for column in self.columns) + 1
 
     def within(self, room: int) -> Grid:
-        """Itself, or its columns as rows where there is no room for it and more for those."""
+        """The grid itself, or its transpose if the grid does not fit and the transpose is narrower."""
         header, *rows = self.columns
         turned = Grid(self.title, header, rows)
         return turned if self.width > room and turned.width < self.width else self
 
 
 def grids(outcome: Outcome) -> Iterator[Grid]:
-    """One grid a section; of each row what was found here, its half interval, and what the paper prints."""
+    """One grid per section: for each row our number, half of its interval, and the number of the paper."""
     for section in dict.fromkeys(number.section for number in outcome.numbers):
         mine = [number for number in outcome.numbers if number.section == section]
         digits = 1 if "%" in f"{outcome.unit} {section}" else 2
@@ -67,12 +67,12 @@ def grids(outcome: Outcome) -> Iterator[Grid]:
 
 
 def heading(section: str, unit: str) -> str:
-    """Of a table: its section and the unit, or one of them if that says both."""
+    """The heading of a table: its section and the unit, or only one of them if that is enough."""
     return f"{section}: {unit}" if unit and not unit.startswith(section) else unit or section
 
 
 def markdown(recipe: Recipe, outcome: Outcome) -> str:
-    """The tables, the reasons and the source as a page."""
+    """The tables, the reasons and the source as a Markdown page."""
     parts = [f"# {recipe.source}: {recipe.about}\n"]
     for grid in grids(outcome):
         parts.append(f"## {heading(grid.title, outcome.unit)}\n\n{grid.markdown}\n")
@@ -82,7 +82,7 @@ def markdown(recipe: Recipe, outcome: Outcome) -> str:
 
 
 def write(recipe: Recipe, job: Job, outcome: Outcome) -> list[Path]:
-    """numbers.json, table.md and the figures, as SVG and PNG."""
+    """Write numbers.json, table.md and the figures, as SVG and PNG."""
     folder = job.out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     record = outcome.record(recipe=recipe.name, source=recipe.source, scale=job.scale.name, seed=job.seed)
@@ -117,7 +117,7 @@ def lines(
     spread: Mapping[str, Sequence[float]] | None = None,
     top: float | None = 100,
 ) -> Any:
-    """A line for each name, in panels by title; `spread`: half the width of a band."""
+    """Draw a line for each name, in panels by title; `spread`: half the width of a band."""
     with figure_style():
         figure, axes, legend = panels_of(list(panels))
         for axis, series in zip(axes, panels.values(), strict=True):
@@ -140,7 +140,7 @@ def lines(
 
 
 def panels_of(titles: Sequence[str]) -> tuple[Any, list[Any], Callable[[], None]]:
-    """A figure with an axis for each title, three in a row, and what draws one legend above all of them."""
+    """A figure with an axis for each title, three per row, and a function that draws one legend above all of them."""
     columns = min(len(titles), 3)
     rows = -(-len(titles) // columns)
     wide = columns > 1

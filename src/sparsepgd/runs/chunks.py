@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sparsepgd.analysis.sanity import Notice
@@ -18,6 +17,7 @@ from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
 from sparsepgd.problem import Result
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
+from sparsepgd.runs import tensor_file
 from sparsepgd.runs.records import Chunk, Part, Row
 from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
@@ -119,12 +119,20 @@ def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
     return Result(x_adv, broken_by=tuple(row.broken_by for row in rows), **columns)
 
 
-def image_file(task: Task, parts: list[Tensor]) -> bytes:
-    """The content of adversarial.safetensors: enough to check every claim without anything else but the model."""
-    tensors = {"x": _stored(task.x, task.attack.quantize), "x_adv": torch.cat(parts), "y": task.y.cpu()}
+def all_images(task: Task, parts: Sequence[Part], images: Callable[[int], Tensor]) -> dict[str, tensor_file.Parts]:
+    """The content of adversarial.safetensors: enough to check every claim without anything else but the model.
+    `parts`: the chunks of the run; `images`: the adversarial images of the i-th of them."""
+    x, quantize = task.x, task.attack.quantize
+    clean = (_stored(x[part.start : part.stop], quantize) for part in parts)
+    shape, dtype = tuple(x.shape), torch.uint8 if quantize else x.dtype
+    tensors = {
+        "x": tensor_file.Parts(shape, dtype, clean),
+        "x_adv": tensor_file.Parts(shape, dtype, map(images, range(len(parts)))),
+        "y": tensor_file.whole(task.y),
+    }
     if (allowed := task.attack.budget.allowed) is not None:
-        tensors["allowed"] = allowed.cpu().contiguous()
-    return save_tensors(tensors)
+        tensors["allowed"] = tensor_file.whole(allowed)
+    return tensors
 
 
 def decoded(stored: Tensor, x: Tensor) -> Tensor:

@@ -11,18 +11,20 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
+from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sparsepgd.atomic import write
 from sparsepgd.errors import FolderError, SourceError, first_line
+from sparsepgd.runs import tensor_file
 from sparsepgd.runs.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
@@ -58,13 +60,14 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
     the record, which is read if it is not given."""
     record, file = record or load(folder), Path(folder) / IMAGES
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
-    if sha256(data) != record.adversarial:
+    if digest != record.adversarial:
         raise SourceError(f"{file} does not match {RECORD}: it was changed or truncated; {AGAIN}")
     try:
-        tensors = load_tensors(data)
+        tensors = load_file(file)  # mapped: only what is used is read into memory
     except SafetensorError as error:
         raise SourceError(f"{file} is not a safetensors file: {first_line(error)}; {AGAIN}") from None
     if wrong := _misfit(tensors, record.images):
@@ -142,9 +145,19 @@ class Folder:
     def images(self, chunk: Chunk) -> dict[str, Tensor]:
         return load_tensors(self._file(chunk, "safetensors").read_bytes())
 
-    def finish(self, record: Record, images: bytes) -> None:
-        """The record is written last, and only then are the chunks given up."""
-        write(self.path / IMAGES, images)
+    def write_images(self, tensors: Mapping[str, tensor_file.Parts]) -> str:
+        """The file of all adversarial images, and its sha256."""
+        total = hashlib.sha256()
+
+        def counted(piece: bytes | memoryview) -> bytes | memoryview:
+            total.update(piece)
+            return piece
+
+        write(self.path / IMAGES, map(counted, tensor_file.content(tensors)))
+        return total.hexdigest()
+
+    def finish(self, record: Record) -> None:
+        """The record is written after the images, and only then are the chunks given up."""
         write(self.path / RECORD, dump(record))
         shutil.rmtree(self.partial, ignore_errors=True)
 

@@ -28,7 +28,7 @@ from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, working_device
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.runs import identity
-from sparsepgd.runs.chunks import FINE, Task, attack_chunk, image_file
+from sparsepgd.runs.chunks import FINE, Task, all_images, attack_chunk
 from sparsepgd.runs.folders import Folder, load_adversarial, sha256
 from sparsepgd.runs.records import About, Chunk, Head, Record
 from sparsepgd.search.contract import Attacker, adopted
@@ -201,9 +201,9 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
             "use an --out that all workers can access, and run the same command again"
         )
-    data = image_file(task, [folder.images(chunk)["x_adv"] for chunk in done])
-    record = _record(task, head, done, sha256(data))
-    folder.finish(record, data)
+    images = all_images(task, [chunk.part for chunk in done], lambda i: folder.images(done[i])["x_adv"])
+    record = _record(task, head, done, folder.write_images(images))
+    folder.finish(record)
     if task.progress is not None:
         task.progress(len(task.x) * FINE, len(task.x) * FINE, sum(map(_fooled, done)))
     return record

@@ -242,4 +242,4 @@ def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, 
 
 
 def _read(picture: Callable[[int], Image.Image], name: str, rows: list[int], size: Size) -> Tensor:
-    return stacked([as_tensor(picture(row), size) for row in rows], [f"image {row} of {name}" for row in rows])
+    return stacked((as_tensor(picture(row), size) for row in rows), [f"image {row} of {name}" for row in rows])

@@ -7,7 +7,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -68,18 +68,22 @@ def of_files(
 ) -> Listing:
 
     def read(rows: list[int], size: Size) -> Tensor:
-        return stacked([load_image(paths[row], size)[0][0] for row in rows], [paths[row] for row in rows])
+        return stacked((load_image(paths[row], size)[0][0] for row in rows), [paths[row] for row in rows])
 
     return Listing(labels, read, tuple(class_names), choose, size)
 
 
-def stacked(pictures: list[Tensor], names: Sequence[str]) -> Tensor:
-    """One tensor, if all are of one size."""
-    for name, picture in zip(names, pictures, strict=True):
-        if picture.shape != pictures[0].shape:
-            first, other = (f"{one.shape[2]}x{one.shape[1]}" for one in (pictures[0], picture))
+def stacked(pictures: Iterable[Tensor], names: Sequence[str]) -> Tensor:
+    """One tensor, if all are of one size. They are in memory once if they are made one at a time."""
+    whole = torch.empty(0)
+    for i, (name, picture) in enumerate(zip(names, pictures, strict=True)):
+        if i == 0:
+            whole = picture.new_empty(len(names), *picture.shape)
+        if picture.shape != whole.shape[1:]:
+            first, other = (f"{shape[-1]}x{shape[-2]}" for shape in (whole.shape, picture.shape))
             raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to resize them")
-    return torch.stack(pictures)
+        whole[i] = picture
+    return whole
 
 
 def of_folder(path: Path, size: Size = None) -> Listing:

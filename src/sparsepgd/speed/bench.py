@@ -1,6 +1,6 @@
-"""Speed, from one run: the bare model, the attacks on it, and other implementations doing the same work.
+"""Speed, measured in one run: the bare model, the attacks on it, and other implementations of them.
 
-A time without the strength beside it says little, so every attack is listed with the images that withstood it.
+A time says little without the strength of the attack, so every attack is listed with its robust accuracy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparsepgd.threat import Budget
 
 ATTACKS = ("anneal", "spgd-unprojected", "spgd-projected", "sparse-rs")
 T = TypeVar("T")
-REPEAT = 0.5  # seconds that the bare model is run for a figure
+REPEAT = 0.5  # seconds for which the bare model is run
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,31 @@ class Bare:
     precision: Precision
     compiled: bool
     batch: int
-    us: float  # microseconds an image
+    us: float  # microseconds per image
 
 
 @dataclass(frozen=True)
 class Timed:
-    """An attack, ours or another's, on all images, once for each seed."""
+    """An attack, ours or another implementation's, on all images, once per seed."""
 
     name: str
     precision: str
     compiled: bool
-    warm_up: float  # seconds of a first run, beside which code is compiled if asked for
+    warm_up: float  # seconds of a first run, during which code is compiled if requested
     seconds: tuple[float, ...]
-    robust: tuple[int, ...]  # images left
+    robust: tuple[int, ...]  # number of images not fooled
     images: int
     interval: tuple[float, float]  # of the robust accuracy, first seed
-    us: float | None = None  # an image and step
-    ratio: float | None = None  # to the bare model in the same precision
-    outside: float | None = None  # share of the time that is not the model's
+    us: float | None = None  # microseconds per image and step
+    ratio: float | None = None  # of this time to the bare model in the same precision
+    outside: float | None = None  # share of the time spent outside the model
     below: float | None = None  # seconds of the first run until robust accuracy was below the verdict
     slots_used: float | None = None  # share of the evaluations that counted
     steps: int | None = None  # of the whole table
-    looks: int | None = None  # times that the host waited
-    denied: int | None = None  # successes that full precision denied
+    looks: int | None = None  # number of times that the host waited
+    denied: int | None = None  # successes that full precision did not confirm
     recorded: int | None = None  # CUDA graphs
-    memory: int | None = None  # bytes on the device, at most
+    memory: int | None = None  # peak bytes on the device
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class Bench:
                 yield Bare(work, precision, compiled, len(points), us)  # type: ignore[arg-type]
 
     def _with_parameters(self, points: Tensor) -> float:
-        """Microseconds of a forward and a backward pass as an ordinary script makes them, to the parameters too."""
+        """Microseconds of a forward and a backward pass as in an ordinary script, with gradients of the parameters."""
         with borrowed(self.model, points.device), torch.enable_grad():
             parameters = [one.requires_grad_(True) for one in self.model.parameters() if one.is_floating_point()]
 
@@ -109,17 +109,17 @@ class Bench:
 
             us = _timed(work, points.device)
             for one in parameters:
-                one.requires_grad_(False)  # as borrowed wants it; it gives back what was
+                one.requires_grad_(False)  # as `borrowed` requires; it restores the flags
         return us
 
     def attack(self, name: str) -> Stepwise[Any]:
-        """One of ours, by its name, with the length of this benchmark."""
+        """One of our attacks by name, with the length of this benchmark."""
         entry = registry.ENTRIES[name]
         made: Stepwise[Any] = entry.kind.of_length(self.budget, self.steps, self.queries, **entry.settings)
         return made
 
     def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
-        """One of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
+        """Time one of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""
         device = self.x.device
         first, below = self._first(attack, Engine(precision, compiled))
         seconds, robust, memory = [], [], None
@@ -155,7 +155,7 @@ class Bench:
         )
 
     def _first(self, attack: Stepwise[Any], engine: Engine) -> tuple[float, float | None]:
-        """Seconds of a first run, and until robust accuracy was below the verdict, if it was."""
+        """Seconds of a first run, and seconds until robust accuracy was below the verdict, if it was."""
         start, fooled = time.perf_counter(), list[tuple[float, int]]()
 
         def progress(done: int, total: int, count: int) -> None:
@@ -163,13 +163,13 @@ class Bench:
 
         result, seconds = self.once(attack, engine, self.seeds[0], progress)
         fooled.append((seconds, int(result.fooled.sum())))
-        wait_for_compilations()  # the next run has the code from its first look on
+        wait_for_compilations()  # the next run uses the code from its first check on
         most = -1.0 if self.verdict is None else self.verdict * len(self.x)
         right = int(result.clean_correct.sum())
         return seconds, next((when for when, count in fooled if right - count < most), None)
 
     def theirs(self, name: str, attack: Rival) -> Timed:
-        """Another implementation, as it comes, after a first run like ours; success is what our verifier says."""
+        """Time another implementation, unchanged, after a first run like ours; our verifier decides on successes."""
         seconds, robust = [], []
         x_adv, first = self._clocked(partial(attack, self.model, self.x, self.y, self.seeds[0]))
         reached = self.verdict is not None and self._left(x_adv) < self.verdict * len(self.x)
@@ -178,7 +178,7 @@ class Bench:
             seconds.append(took)
             robust.append(self._left(x_adv))
         interval = wilson(robust[0], len(self.x))
-        below = first if reached else None  # it says nothing before its end
+        below = first if reached else None  # it reports nothing before its end
         return Timed(
             name, "as it comes", False, first, tuple(seconds), tuple(robust), len(self.x), interval, below=below
         )
@@ -213,9 +213,9 @@ def measure(
     on_row: Callable[[Bare | Timed], None] = lambda row: None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Everything, in each (precision, compiled), as plain values with the machine it was measured on.
+    """Measure everything in each (precision, compiled); return plain values, with the machine.
 
-    `names`: of our attacks. `on_row`: called with every row as soon as it is there. `more`: goes into the record.
+    `names`: of our attacks. `on_row`: called with every row as soon as it is measured. `more`: added to the record.
     """
     bare: list[Bare] = []
     for row in bench.bare(settings):
@@ -250,7 +250,7 @@ def measure(
 
 
 def draw(record: dict[str, Any], file: Path) -> None:
-    """A record as bars of seconds for each attack, ours and others', with the images left written beside them."""
+    """Draw a record as bars: seconds for each attack, ours and others', with the number of images not fooled."""
     rows = sorted(record["attacks"], key=lambda row: -mean(row["seconds"]))
     ours = [row["us"] is not None for row in rows]
     how = [f" ({row['precision']}{', compiled' if row['compiled'] else ''})" for row in rows]
@@ -276,7 +276,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Microseconds of one call, the first ones apart."""
+    """Microseconds of one call, without the first ones."""
     for _ in range(3):
         work()
     _wait(device)

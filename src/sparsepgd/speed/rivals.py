@@ -1,7 +1,7 @@
 """Other implementations on the same model and images, from a checkout or an installed package.
 
-Nothing of theirs is in this package. Each is a function (model, x, y, seed) -> x_adv; what counts as a success is
-decided by our verifier's forward pass, for all alike.
+This package contains no code of theirs. Each is a function (model, x, y, seed) -> x_adv. The forward pass of our
+verifier decides on the successes of all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sparsepgd.sources import factories
 from sparsepgd.threat import Budget
 
 Rival = Callable[[nn.Module, Tensor, Tensor, int], Tensor]
-BATCH = 500  # images at a time, as the authors' scripts have it
+BATCH = 500  # images at a time, as in the authors' scripts
 
 
 def official(folder: Path, k: int, steps: int, queries: int) -> dict[str, Rival]:
-    """sPGD with both gradients and Sparse-RS of the authors' checkout, and sAA: one after the other, each on the images
-    that are left."""
+    """sPGD with both gradients and Sparse-RS of the authors' checkout, and sAA: all three in sequence, each on the
+    survivors of those before."""
     spgd, rs = (_module(folder / "autoattack", name) for name in ("spgd", "rs_attacks"))
     members = {
         "official spgd-unprojected": partial(_official_spgd, spgd.SparsePGD, k, steps, True),
@@ -57,8 +57,8 @@ def sparse_rs(folder: Path, k: int, queries: int) -> dict[str, Rival]:
 
 
 def installed(k: int, steps: int) -> dict[str, Rival]:
-    """Attacks of other packages, those that are installed; they count features or have no budget, so that their
-    result is projected to its k most changed pixels."""
+    """Attacks of other installed packages. They count features or have no budget, so their result is reduced to its k
+    most changed pixels."""
     attacks: dict[str, tuple[str, str, int | None]] = {
         "torchattacks": ("torchattacks SparseFool", "torchattacks:SparseFool", 10),
         "foolbox": ("foolbox L0FMN", "foolbox:L0FMNAttack", steps),
@@ -72,7 +72,7 @@ def installed(k: int, steps: int) -> dict[str, Rival]:
 
 
 def _seeded(attacks: Mapping[str, Rival]) -> dict[str, Rival]:
-    """They draw from global generators: these are set to the seed, and afterwards are as they were."""
+    """Seed the global generators, from which these attacks draw; restore them afterwards."""
 
     def run(attack: Rival, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), seeded(seed):
@@ -82,7 +82,7 @@ def _seeded(attacks: Mapping[str, Rival]) -> dict[str, Rival]:
 
 
 def _module(folder: Path, name: str) -> Any:
-    """A module of a checkout. What it imports for other ends and is not installed gets an empty stand-in."""
+    """A module of a checkout. Imports that are not needed here and not installed are replaced by empty modules."""
     file = folder / f"{name}.py"
     if not file.is_file():
         raise SourceError(f"no file {file}; give the folder of a checkout that contains it")

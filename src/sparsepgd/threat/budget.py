@@ -18,12 +18,12 @@ from sparsepgd.threat.groups import Groups, Tables
 from sparsepgd.threat.patterns import Pattern, Pixels
 
 LEVELS = 255  # the largest level of an 8-bit image
-OVERLAP = 32  # groups over a pixel from which on, on a CPU, a product of spectra is faster than a convolution
+OVERLAP = 32  # groups per pixel above which the FFT is faster than a convolution on a CPU
 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """At most ``k`` groups of ``pattern`` change, each value by at most ``eps``, where ``allowed`` is true.
+    """At most ``k`` groups of ``pattern`` may change, each value by at most ``eps``, where ``allowed`` is true.
 
     ``allowed`` is a boolean mask, (H, W) for all images or (B, H, W) with one mask per image.
     """
@@ -112,7 +112,7 @@ class Threat:
     """A budget resolved for one image shape.
 
     ``expand`` is E, the map from chosen groups to the pixels they cover, equation (map) of the paper;
-    ``gather`` is its adjoint, the convolution of the backward pass. With a 1x1 kernel both are the identity; for
+    ``gather`` is its adjoint, the convolution of the backward pass. With a 1x1 kernel both are the identity. For
     index sets both are look-ups in tables.
     """
 
@@ -136,21 +136,22 @@ class Threat:
 
     @property
     def groups(self) -> int:
-        """How many groups can be chosen: those that touch an allowed pixel, in the image where they are fewest."""
+        """Number of groups that touch an allowed pixel; the smallest one, if masks differ between images."""
         allowed = self.budget.allowed
         masks = self.masks(len(allowed) if allowed is not None and allowed.dim() == 3 else 1)
         return math.prod(self.grid) if masks is None or not len(masks[1]) else int(masks[1].flatten(1).sum(1).min())
 
     @property
     def lanes(self) -> int:
-        """In how many channels a cell of a group changes: all of them, or 1 where entries count alone."""
+        """Number of channels in which a cell of a group changes: all, or 1 if each channel counts separately."""
         pattern = self.budget.pattern
         alone = pattern.features if isinstance(pattern, Groups) else pattern.per_channel
         return 1 if alone else self.shape[0]
 
     def cells(self, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """Groups (B, k), numbers of the flat grid -> their cells, (B, k, cells) places in the flat image (in the
-        flat tensor, where entries count alone), and which of them are solid: a kernel has holes, a set an end."""
+        """Groups (B, k), as indices of the flat grid -> their cells (B, k, cells), as indices of the flat image (of the
+        flat tensor, if each channel counts separately), and which of these are real: a kernel may have zeros, and a
+        short index set is padded."""
         if self.tables is not None:
             place = self.tables.members[groups]
             return place.clamp(min=0), place >= 0
@@ -168,22 +169,22 @@ class Threat:
             return self.tables.expand(v.flatten(1)).view(len(v), -1, *self.shape[1:])
         if self.spectrum is not None:
             chosen = v > 0
-            covered = self._spread(chosen.double()) > 0.5  # how many groups, a whole number but for round-off
-            if torch.equal(v, chosen.to(v.dtype)):  # a CPU may be asked
+            covered = self._spread(chosen.double()) > 0.5  # number of groups, up to round-off
+            if torch.equal(v, chosen.to(v.dtype)):  # only on a CPU, where this check is cheap
                 return covered.to(v.dtype)
-            least = torch.finfo(v.dtype).tiny  # what is covered stays larger than 0
+            least = torch.finfo(v.dtype).tiny  # covered pixels stay larger than 0
             return torch.where(covered, self._spread(v.double()).clamp(least, 1), 0).to(v.dtype)
         with torch.autocast(v.device.type, enabled=False):
             return F.conv_transpose2d(v, self.kernel.to(v.dtype)).clamp(max=1)
 
     def _spread(self, v: Tensor) -> Tensor:
-        """TConv(v, kernel) in float64; the image is as large as the sum of both, so nothing comes round the edge."""
+        """TConv(v, kernel) by FFT in float64. The image is large enough that nothing wraps around."""
         size = self.shape[1:]
         found: Tensor = torch.fft.irfft2(torch.fft.rfft2(v, s=size) * self.spectrum, s=size)
         return found
 
     def gather(self, values: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, *grid): channels summed (unless they count alone), then Conv with the kernel."""
+        """(B, C, H, W) -> (B, *grid): sum over channels (unless each counts separately), then Conv with the kernel."""
         if self.lanes > 1:
             values = values.sum(1, keepdim=True)
         if self.pointwise:
@@ -200,16 +201,16 @@ class Threat:
     def top_k(
         self, score: Tensor, usable: Tensor | None, counts: Tensor | None = None, most: int | None = None
     ) -> Tensor:
-        """1 on the k best groups of each image, 0 elsewhere: exactly k ones. Among equals the first wins.
-        `counts`: (B,), another number of groups for each image, `most` at most.
+        """1 on the k best groups of each image, 0 elsewhere: exactly k ones. Among equal scores, the first wins.
+        `counts`: (B,), a number of groups for each image instead of k, at most `most`.
 
-        Scores are non-negative float32, so that their bits rank as they do; with the place in the lower
-        half of an integer no two are equal, and every device chooses alike. The order among equals is no
-        detail: saturated scores tie, and drawing lots instead costs much strength (docs/deviations.md, h).
+        Scores are non-negative float32, so their bit patterns have the same order. With the index in the lower
+        half of an integer, no two are equal, and every device chooses the same groups. The order among equal scores
+        matters: saturated scores are equal, and a random order makes the attack much weaker (docs/deviations.md, h).
         """
         if score.numel() and (found := kernels(score.device)) is not None and math.prod(self.grid) <= found.MOST:
             return self._top_k_at_once(found, score, usable, counts, most)
-        bits = score.flatten(1).abs().view(torch.int32).long()  # -0.0 has the sign bit, and would win
+        bits = score.flatten(1).abs().view(torch.int32).long()  # -0.0 has the sign bit and would win
         if usable is not None:
             bits = bits.masked_fill(~usable.flatten(1), -1)
         rank = (bits << 32) - torch.arange(bits.shape[1], device=bits.device)
@@ -221,7 +222,7 @@ class Threat:
     def _top_k_at_once(
         self, kernels: Any, score: Tensor, usable: Tensor | None, counts: Tensor | None, most: int | None
     ) -> Tensor:
-        """The same by one kernel of a GPU."""
+        """The same with a single GPU kernel."""
         if counts is None:
             counts = torch.full((len(score),), self.budget.k, device=score.device)
         elif most is not None:
@@ -233,7 +234,7 @@ class Threat:
     def box(self, x: Tensor, allowed: Tensor | None, quantize: bool) -> tuple[Tensor, Tensor]:
         """The smallest and largest value of each entry, exact in the dtype of x: |x_adv - x| <= eps, [0, 1].
 
-        Where nothing may change both are x itself.
+        Where nothing may change, both are x itself.
         """
         if quantize:
             reach = LEVELS * self.budget.eps + 1e-6
@@ -269,8 +270,8 @@ class Threat:
 
 
 def _nth_largest(numbers: Tensor, n: Tensor, most: int) -> Tensor:
-    """(B, 1): the n-th (B,) largest of each row of integers, n at most `most`; for n = 0 more than any. On a CPU numpy
-    sorts them with vector instructions; torch has none for it, and takes ten times as long."""
+    """(B, 1): the n-th (B,) largest integer of each row, n at most `most`; for n = 0, a value larger than all. On a
+    CPU, numpy sorts integers with vector instructions; torch does not, and takes ten times as long."""
     place = n.clamp(1, most)[:, None]
     if numbers.device.type == "cpu":
         ordered, rest = numbers.clone(), numbers.shape[1] - most
@@ -284,17 +285,17 @@ def _nth_largest(numbers: Tensor, n: Tensor, most: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _resolved(budget: Budget, shape: tuple[int, int, int], device: torch.device) -> Threat:
-    """Kept, so that a step which is recorded does not bring the kernel to the device again; a few only, because
-    budgets and their masks stay alive with them."""
+    """Cached, so that recorded steps do not copy the kernel to the device again. The cache is small, because it keeps
+    budgets and their masks alive."""
     return budget._resolve(shape, device)
 
 
 def _exact_reach(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The extreme values within eps of x and in [0, 1] that the dtype can hold."""
+    """The extreme values within eps of x and in [0, 1] that the dtype can represent."""
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     low = (x.double() - eps).clamp(min=0).to(x.dtype)
     high = (x.double() + eps).clamp(max=1).to(x.dtype)
-    # rounding may have gone too far: the neighbour of a non-negative float is its bit pattern plus or minus 1
+    # after rounding, a value may be too far: the next float is the bit pattern plus or minus 1
     low = torch.where(x.double() - low.double() > eps, (low.view(bits) + 1).view(x.dtype), low)
     high = torch.where(high.double() - x.double() > eps, (high.view(bits) - 1).view(x.dtype), high)
     return low, high

@@ -2,8 +2,8 @@
 
 The paper gives only the size and the number of ones of its kernels (an 18x18 circle with 208, a 60x60
 letter "A" with 1747); the authors' own bitmaps are unpublished. The drawings here have exactly these numbers.
-Outlines are in units of cells, x to the right, y down. Each cell is sampled many times, and is ink where
-enough of its samples lie inside.
+Outlines are in units of cells, x to the right, y down. Each cell is sampled at many points, and is part of the drawing
+("ink") if enough of them lie inside.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TRIM = 0.008  # of the side, taken off the edges of a letter: letter("A", 60) th
 def heart(size: int) -> Tensor:
     """Two discs side by side, each joined to the tip below by its tangents.
 
-    A cell is ink from 60 % on, so that the notch shows at size 5 already. The tip is half a cell longer
-    than the box, so that it reaches the last row.
+    A cell is ink if at least 60 % of it is covered, so that the notch is visible from size 5 on. The tip is half a cell
+    longer than the box, so that it reaches the last row.
     """
     _check_size(size)
     r, depth = size / 4, 3 * size / 4 + 0.5  # radius; from the discs' centres down to the tip
@@ -47,7 +47,7 @@ def heart(size: int) -> Tensor:
 
 
 def star(size: int) -> Tensor:
-    """A five-pointed star, stretched to the box; a cell is ink from one eighth on, or the points get lost."""
+    """A five-pointed star, stretched to the box; a cell is ink from one eighth on, otherwise the points are lost."""
     _check_size(size)
     angle = np.arange(10) * math.pi / 5  # from the upper point
     radius = np.where(np.arange(10) % 2 == 0, 1.0, (3 - math.sqrt(5)) / 2)  # of the pentagram
@@ -56,9 +56,9 @@ def star(size: int) -> Tensor:
 
 
 def circle(size: int) -> Tensor:
-    """The cells whose centres lie within size / 2 - 1 of the middle; ``circle(18)`` has 208 ones.
+    """The cells whose centres are at most size / 2 - 1 from the middle; ``circle(18)`` has 208 ones.
 
-    Below size 3 nothing would be left of that margin, so the disc fills the box.
+    Below size 3, this radius would leave nothing, so the disc fills the box.
     """
     _check_size(size)
     radius = size / 2 - 1 if size >= 3 else size / 2
@@ -69,15 +69,15 @@ def circle(size: int) -> Tensor:
 def letter(character: str, size: int) -> Tensor:
     """One character in DejaVu Sans Bold, stretched to the box; a cell is ink from one half on.
 
-    The strokes are made a little lighter: what lies within TRIM * size of the paper is no ink. TRIM is
-    chosen so that ``letter("A", 60)`` has the paper's 1747 ones. Being stretched, a character that is a
-    mere bar, such as "I" or "-", fills the box.
+    The strokes are made slightly thinner: a margin of TRIM * size along the outline is removed. TRIM is chosen so that
+    ``letter("A", 60)`` has the 1747 ones of the paper. A character that is a single bar, such as "I" or "-", fills the
+    box.
     """
     from scipy.ndimage import distance_transform_edt
 
     _check_size(size)
     inside = _inside(_stretched(_glyph(character), size), size)
-    if not inside.all():  # without paper there is no distance to it
+    if not inside.all():  # without background there is no distance to it
         inside = distance_transform_edt(inside) > TRIM * len(inside)
     ink = _coverage(inside, size) >= 0.5
     if not ink.any():
@@ -86,10 +86,10 @@ def letter(character: str, size: int) -> Tensor:
 
 
 def from_image(path: str | Path, size: int | None = None, ink: Ink = "auto") -> Tensor:
-    """The ink of a picture file: what is at least half opaque ("alpha"), or half dark or light.
+    """The ink of a picture file: the pixels that are at least half opaque ("alpha"), half dark or half light.
 
-    "auto" is "alpha" where the file has transparency, else "dark". Transparent parts are never ink.
-    `size` is the longer side after resizing by area; None keeps the picture as it is.
+    "auto" is "alpha" if the file has transparency, otherwise "dark". Transparent parts are never ink.
+    `size` is the longer side after resizing by area; None keeps the size of the picture.
     """
     if ink not in get_args(Ink):
         raise UnsupportedError(f"ink={ink!r}; expected one of {', '.join(map(repr, get_args(Ink)))}")
@@ -114,18 +114,18 @@ def _check_size(size: int) -> None:
 
 
 def _stretched(contours: Sequence[Contour], size: int) -> list[Contour]:
-    """The contours moved and stretched so that together they just fill the box."""
+    """The contours, moved and stretched so that together they fill the box."""
     points = np.concatenate(contours)
     low, high = points.min(0), points.max(0)
     return [(contour - low) / (high - low) * size for contour in contours]
 
 
 def _inside(contours: Sequence[Contour], size: int) -> NDArray[np.bool_]:
-    """Which samples of the box have a non-zero winding number: square, a multiple of `size` wide."""
+    """Which samples of the box have a non-zero winding number: a square array whose side is a multiple of `size`."""
     n = max(4, math.ceil(SAMPLES / size)) * size
     crossings = np.zeros((n, n + 1), np.int32)  # change of the winding number at each sample
     for contour in contours:
-        points = contour * n / size - 0.5  # samples are now at the integers
+        points = contour * n / size - 0.5  # samples now have integer coordinates
         for (x0, y0), (x1, y1) in zip(points, np.roll(points, -1, 0), strict=True):
             top, bottom = np.clip(np.ceil([min(y0, y1), max(y0, y1)]), 0, n).astype(int)
             rows = np.arange(top, bottom)
@@ -137,19 +137,19 @@ def _inside(contours: Sequence[Contour], size: int) -> NDArray[np.bool_]:
 
 
 def _coverage(inside: NDArray[np.bool_], size: int) -> NDArray[np.float64]:
-    """The part of each cell that lies inside, (size, size)."""
+    """The share of each cell that lies inside, (size, size)."""
     s = len(inside) // size
     coverage: NDArray[np.float64] = inside.reshape(size, s, size, s).mean((1, 3))
     return coverage
 
 
 def _mirrored(ink: NDArray[np.bool_]) -> Tensor:
-    """Exactly symmetric, whatever rounding did to samples on the outline."""
+    """Made exactly symmetric, because rounding affects samples on the outline."""
     return torch.from_numpy(ink | ink[:, ::-1]).float()
 
 
 def _glyph(character: str) -> list[Contour]:
-    """The contours of one character of the bold face that comes with matplotlib."""
+    """The contours of one character in the bold font of matplotlib."""
     import matplotlib
     from matplotlib.font_manager import FontProperties, get_font
     from matplotlib.textpath import TextPath

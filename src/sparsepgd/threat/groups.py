@@ -1,7 +1,7 @@
-"""Groups given as index sets: for tabular features, signals, sensors, and anything else without a grid of pixels.
+"""Groups given as index sets: for tabular features, signals, sensors, and other data without a grid of pixels.
 
-A kernel that slides is data for a convolution; index sets are data for two tables, and E and its adjoint are look-ups
-in them. The paper's method asks for no more than these two maps.
+The method of the paper needs only two maps, E and its adjoint. For a sliding kernel these are convolutions; for index
+sets they are look-ups in two tables.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sparsepgd.threat.patterns import Pattern
 class Groups(Pattern):
     """``Groups([[0, 1, 2], [3, 4]])``: each set of indices is a group. Sets may overlap and may omit indices.
 
-    An index is a feature of x (B, F), a point in time of a signal (B, C, L), or a pixel, row by row, of an image;
-    all channels of a point change together. With ``features=True`` it is a single entry, channel by channel, so that
-    a group can be the measurements of one sensor.
+    An index is a feature of x (B, F), a point in time of a signal (B, C, L), or a pixel of an image, counted row by
+    row; all channels of a point change together. With ``features=True`` an index is a single entry, counted channel by
+    channel, so that a group can be the measurements of one sensor.
     """
 
     sets: tuple[tuple[int, ...], ...]
     features: bool = False
 
-    structured: ClassVar[bool] = False  # the defaults for patches are made for 10,000 steps (docs/sources.md)
+    structured: ClassVar[bool] = False  # the paper's defaults for patches are meant for 10,000 steps (docs/sources.md)
     unit: ClassVar[str] = "groups"
     any_shape: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class Groups(Pattern):
         if not self.sets:
             raise PatternError("no groups given; expected at least one set of indices, e.g. Groups([[0, 1], [2]])")
 
-    def __hash__(self) -> int:  # quick: it is a key of tables that are looked up in every step
+    def __hash__(self) -> int:  # fast, because caches that are read in every step use it as a key
         return hash((len(self.sets), self.sets[0], self.features))
 
     @classmethod
@@ -61,7 +61,7 @@ class Groups(Pattern):
         raise PatternError("Groups are index sets and have no kernel; use another pattern, e.g. Patches(3)")
 
     def cells(self, shape: tuple[int, int, int]) -> int:
-        """Number of indices for images (C, H, W). A larger index in a set is an error."""
+        """Number of indices for images (C, H, W). An index beyond it is an error."""
         channels, height, width = shape
         count = height * width * (channels if self.features else 1)
         last = max(max(one) for one in self.sets)
@@ -77,7 +77,7 @@ class Groups(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The incidence of groups and cells, both ways; -1 fills up the shorter rows."""
+    """The incidence of groups and cells, in both directions; shorter rows are padded with -1."""
 
     members: Tensor  # (groups, most), the cells of each group
     holders: Tensor  # (cells, most), the groups that hold each cell
@@ -105,8 +105,8 @@ class Tables:
 
 
 def _sums(values: Tensor, table: Tensor) -> Tensor:
-    """(B, rows of the table): the sum of the values that each row names."""
-    return F.pad(values, (0, 1))[:, table].sum(2)  # -1 names the zero at the end
+    """(B, rows of the table): for each row, the sum of the values at its indices."""
+    return F.pad(values, (0, 1))[:, table].sum(2)  # -1 refers to the zero at the end
 
 
 def _checked(number: int, indices: Iterable[int]) -> tuple[int, ...]:

@@ -1,10 +1,9 @@
 """Structured sparsity of a perturbation (paper, section "Formulation of Structured Sparsity").
 
-Omega_0, the number of groups that it takes to cover the changed pixels, is a minimum set cover. It is
-computed exactly, from index sets alone: this module is the independent check of attacks that spread
-their groups by convolutions, so it must not use any.
+Omega_0, the number of groups needed to cover the changed pixels, is a minimum set cover. It is computed exactly, from
+index sets only: this module independently checks attacks that expand groups by convolution, so it must not use any.
 
-No table of all groups and all pixels is made: for a shape of 60x60 on a photograph it would take gigabytes.
+It builds no table of all groups and all pixels, which for a shape of 60x60 on a photograph would take gigabytes.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from sparsepgd.threat.patterns import Pattern
 
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
-WHOLE = 1_000_000  # entries of a table of pixels and groups that a 0/1 program is given at once
+WHOLE = 1_000_000  # largest table of pixels and groups for one 0/1 program, in entries
 
 
 def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
-    """Omega_0 (equation gn): how few groups cover the non-zero pixels of delta (B, C, H, W). (B,), int64.
+    """Omega_0 (equation gn): the fewest groups that cover the non-zero pixels of delta (B, C, H, W). (B,), int64.
 
     A pixel is non-zero if any of its channels is; with a pattern per channel, each entry counts.
     """
@@ -43,7 +42,7 @@ def group_l0(delta: Tensor, pattern: Pattern) -> Tensor:
 
 
 def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
-    """Omega'_0 (equation gn_approx): how many groups of v hold a non-zero pixel of delta. (B,), int64.
+    """Omega'_0 (equation gn_approx): how many groups of v contain a non-zero pixel of delta. (B,), int64.
 
     v is 0/1 on the grid of groups, (B, gh, gw) or (B, 1, gh, gw), or (B, C, H, W) for a pattern per
     channel. It must cover the non-zero pixels.
@@ -63,8 +62,8 @@ def surrogate_group_l0(delta: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
 class Sliding:
     """The groups of a kernel that slides over images (H, W).
 
-    The kernel is given by its corners, its second differences: a rectangle has four. Sums over the pixels of every
-    group are then sums of a few shifted tables.
+    The kernel is represented by its corners (its second differences); a rectangle has four. Sums over the pixels of
+    every group are then sums of a few shifted tables.
     """
 
     def __init__(self, kernel: Bools, shape: tuple[int, ...]) -> None:
@@ -75,7 +74,7 @@ class Sliding:
         self.corners = [((slice(i, i + gh), slice(j, j + gw)), corners[i, j]) for i, j in places]
 
     def parts(self, pixels: Bools) -> Iterator[tuple[Sliding, Bools]]:
-        """The pixels in parts that no group has in common, each with the image around it."""
+        """The pixels, split into parts that share no group, each with the image around it."""
         from scipy.ndimage import find_objects, label  # half a second to import
 
         kh, kw = self.kernel.shape
@@ -87,7 +86,7 @@ class Sliding:
             yield Sliding(self.kernel, part.shape), part
 
     def held(self, pixels: Bools) -> Ints:
-        """(gh, gw): how many of the pixels (H, W) each group holds."""
+        """(gh, gw): how many of the pixels (H, W) each group contains."""
         sums = np.pad(pixels, ((1, 0), (1, 0))).cumsum(0, np.int32).cumsum(1, np.int32)
         found = np.zeros(self.grid, np.int32)
         for place, weight in self.corners:
@@ -95,7 +94,7 @@ class Sliding:
         return found
 
     def holding(self, chosen: Bools) -> Ints:
-        """(H, W): how many of the chosen groups (gh, gw) hold each pixel."""
+        """(H, W): how many of the chosen groups (gh, gw) contain each pixel."""
         steps = np.zeros((self.shape[0] + 1, self.shape[1] + 1), np.int32)
         for place, weight in self.corners:
             steps[place] += weight * chosen
@@ -106,7 +105,7 @@ class Sliding:
 
 
 class Listed:
-    """Groups that are index sets: one row of them, over one row of pixels."""
+    """Groups that are index sets: one row of groups over one row of pixels."""
 
     def __init__(self, sets: tuple[tuple[int, ...], ...], cells: int) -> None:
         self.shape, self.grid = (1, cells), (1, len(sets))
@@ -127,7 +126,7 @@ class Listed:
 
 
 def _groups(delta: Tensor, pattern: Pattern) -> Sliding | Listed:
-    """The groups of the pattern in images like delta, checked to fit."""
+    """The groups of the pattern in images like delta; an error if the pattern does not fit."""
     if delta.dim() != 4:
         raise ShapeError(f"delta of shape {tuple(delta.shape)}; expected (B, C, H, W)")
     channels, height, width = delta.shape[1:]
@@ -141,9 +140,9 @@ def _groups(delta: Tensor, pattern: Pattern) -> Sliding | Listed:
 
 
 def _changed(delta: Tensor, pattern: Pattern) -> Bools:
-    """What is not zero, in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W).
+    """The non-zero entries, in planes that share no group: (B, C, H, W) for a pattern per channel, else (B, 1, H, W).
 
-    For index sets one plane, (B, 1, 1, indices)."""
+    For index sets there is one plane, (B, 1, 1, indices)."""
     changed = delta.detach().cpu() != 0
     if isinstance(pattern, Groups):
         changed = (changed if pattern.features else changed.any(1)).reshape(len(changed), 1, 1, -1)
@@ -165,7 +164,7 @@ def _group_mask(v: Tensor, shape: tuple[int, ...]) -> Bools:
 
 
 def _fewest(groups: Sliding | Listed, pixels: Bools) -> int:
-    """The least number of groups that cover the pixels: where two bounds agree that is it, else a 0/1 program says."""
+    """The smallest number of groups that cover the pixels: by two bounds if they agree, otherwise by a 0/1 program."""
     upper = _greedy(groups, pixels)
     if upper <= 1:
         return upper
@@ -175,7 +174,7 @@ def _fewest(groups: Sliding | Listed, pixels: Bools) -> int:
 
 
 def _greedy(groups: Sliding | Listed, pixels: Bools) -> int:
-    """How many groups cover the pixels, if the one that covers most comes first: an upper bound."""
+    """Number of groups that a greedy cover of the pixels takes: an upper bound."""
     bare, count = pixels, 0
     while bare.any():
         bare = bare & (groups.holding(_only(groups.grid, int(groups.held(bare).argmax()))) == 0)
@@ -184,7 +183,7 @@ def _greedy(groups: Sliding | Listed, pixels: Bools) -> int:
 
 
 def _apart(groups: Sliding | Listed, pixels: Bools) -> list[int]:
-    """Pixels of which no two are in one group, those in few groups first: a lower bound."""
+    """Pixels of which no two share a group, those in few groups first: a lower bound."""
     free, often = pixels, groups.holding(np.ones(groups.grid, bool))
     chosen = []
     while free.any():
@@ -194,8 +193,8 @@ def _apart(groups: Sliding | Listed, pixels: Bools) -> list[int]:
 
 
 def _exact(groups: Sliding | Listed, pixels: Bools, some: list[int], upper: int) -> int:
-    """The least cover as a 0/1 program, if there are many pixels first for some of them only; those that it leaves bare
-    are added until there are none, or as many groups are needed as are known to suffice."""
+    """The smallest cover by a 0/1 program. If there are many pixels, it begins with some of them and adds uncovered
+    ones until all are covered, or until as many groups are needed as are known to suffice."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second to import
 
     worth = groups.held(pixels).ravel()

@@ -2,8 +2,8 @@
 
 Every pattern is a 0/1 kernel that slides over the image with stride 1 (paper, section "sPGD for
 Structured Sparse Perturbations"): 1x1 for pixels, 1xW for rows, Hx1 for columns, rxr for patches,
-any drawing for shapes. The position of the kernel's upper left corner names the group. (The exception is
-in groups.py: index sets.)
+any drawing for shapes. A group is identified by the position of the kernel's upper left corner. (Index sets,
+in groups.py, are the exception.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Pattern(ABC):
 
     structured: ClassVar[bool] = True  # chooses the paper's defaults for structured perturbations
     per_channel: ClassVar[bool] = False  # True: each channel of a pixel counts separately
-    any_shape: ClassVar[bool] = False  # True: asks for no rows and columns, so that x may be (B, F) or (B, C, L)
+    any_shape: ClassVar[bool] = False  # True: needs no rows and columns, so x may also be (B, F) or (B, C, L)
     unit: ClassVar[str]  # what k counts, in the plural, for messages and tables
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Shape(Pattern):
 
     @classmethod
     def letter(cls, character: str, size: int) -> Shape:
-        """One character in a bold face; ``letter("A", 60)`` has 1747 ones, as in the paper."""
+        """One character in a bold font; ``letter("A", 60)`` has 1747 ones, as in the paper."""
         return cls(drawings.letter(character, size), f"letter:{character}:{size}")
 
     @classmethod

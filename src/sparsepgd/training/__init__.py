@@ -1,4 +1,4 @@
-"""Making models robust: adversarial training against sparse perturbations."""
+"""Adversarial training against sparse perturbations."""
 
 from sparsepgd.training.api import Trained, train
 from sparsepgd.training.settings import METHODS, Method, Settings

@@ -1,4 +1,4 @@
-"""The adversaries of training, which attack each batch with the model in evaluation mode; and sparse noise."""
+"""The training attacks, which attack each batch with the model in evaluation mode; and sparse noise."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from sparsepgd.training.settings import Settings
 
 TURNS: tuple[Literal["unprojected"], Literal["projected"]] = ("unprojected", "projected")
 TURN = 5  # epochs, as in the paper's ablation
-PAPERS = 6  # times the groups of the tested adversary
-TOP = 0.05  # share of the entries that a step in l1 moves
+PAPERS = 6  # times the groups of the budget
+TOP = 0.05  # share of the entries that an l1 step moves
 
 
 class Adversary(Protocol):
     def __call__(self, model: nn.Module, batch: Batch, iteration: int, done: float = 0.0) -> Tensor:
-        """x_adv (B, C, H, W). `done`: the share of the epochs that are over."""
+        """x_adv (B, C, H, W). `done`: the share of the epochs that are finished."""
 
 
 def adversary(settings: Settings, shape: tuple[int, int, int]) -> Adversary:
-    """That of the method, for images of one shape."""
+    """The training attack of the method, for images of one shape."""
     kind = settings.kind.adversary
     if kind == "none":
         return lambda model, batch, iteration, done=0.0: batch.x
@@ -49,12 +49,12 @@ def adversary(settings: Settings, shape: tuple[int, int, int]) -> Adversary:
 
 
 def training_budgets(settings: Settings, shape: tuple[int, int, int]) -> list[Budget]:
-    """Those of the training adversary, one for each of `settings.attacked`."""
+    """The budgets of the training attack, one for each of `settings.attacked`."""
     return [times(tested, settings.multiple(turn), shape) for turn, tested in enumerate(settings.attacked)]
 
 
 def times(tested: Budget, multiple: int, shape: tuple[int, int, int]) -> Budget:
-    """Multi-eps: the training adversary has several times the groups of the tested one, as far as there are any."""
+    """Multi-eps: the training attack has several times the groups of the budget, at most all groups of the image."""
     return replace(tested, k=min(multiple * tested.k, tested.resolve(shape).groups))
 
 
@@ -62,11 +62,11 @@ def times(tested: Budget, multiple: int, shape: tuple[int, int, int]) -> Budget:
 class SparseAdversary:
     """sPGD as in the paper's training (20 steps, tolerance 10), SparseAnneal, Cluster-RS, or another attack.
 
-    On a GPU its work is recorded and replayed: the weights change, but stay where they are.
+    On a GPU its work is recorded and replayed, because the weights change but stay at the same address.
     """
 
     settings: Settings
-    budgets: Sequence[Budget]  # one for each of `settings.attacked`, of which one is drawn for each batch
+    budgets: Sequence[Budget]  # one for each of `settings.attacked`; each batch draws one of them
     shape: tuple[int, int, int]
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class SparseAdversary:
         return settings.steps + round(done * ((settings.steps_last or settings.steps) - settings.steps))
 
     def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | ClusterRS | PGD0 | LOAP:
-        """That of an iteration: its steps, its budget and its backward function may change."""
+        """The attack of an iteration; its steps, budget and backward function may change."""
         settings, steps = self.settings, self.steps(done)
         turn = settings.turn(iteration)
         budget = self.budgets[turn]
@@ -132,7 +132,7 @@ class SparseAdversary:
             budget = times(self.settings.attacked[turn], PAPERS, self.shape)
         if settings.kind.adversary == "pgd0":
             return PGD0(budget, steps, early_stop=settings.early_stop)
-        if settings.kind.adversary == "loap":  # the pace is that of its authors
+        if settings.kind.adversary == "loap":  # with the step sizes of its authors
             return LOAP(budget, steps, early_stop=settings.early_stop, alpha=settings.alpha or 0.1)
         pace = 0.05 if budget.pattern.structured else 0.25
         epoch = round(done * (settings.epochs - 1))
@@ -151,7 +151,7 @@ class SparseAdversary:
 def one_step(
     attack: SparsePGD, model: nn.Module, x: Tensor, y: Tensor, rows: Tensor, goal: Goal, noise: Noise
 ) -> Tensor:
-    """The point after one step from a random start. The point reached is not evaluated."""
+    """The point after one step from a random start. This point is not evaluated."""
     threat, images = entered(attack, x, y, rows)
     state = attack.start(threat, images, noise)
     seen = Oracle(model, goal).evaluate(attack.propose(threat, images, state), y, y, gradient=True)
@@ -167,7 +167,7 @@ def entered(attack: SparsePGD | SparseAnneal | ClusterRS, x: Tensor, y: Tensor, 
 @dataclass(frozen=True)
 class DensePGD:
     """Projected gradient ascent on the cross-entropy in an l_inf, l2 or l1 ball (Madry et al. 2018; Tramer and Boneh
-    2019), for models to compare with: unchecked, the whole batch at once."""
+    2019), for comparison models: unchecked, the whole batch at once."""
 
     norm: Literal["linf", "l2", "l1"]
     radius: float
@@ -185,7 +185,7 @@ class DensePGD:
         return (x + delta).clamp(0, 1)
 
     def _step(self, g: Tensor) -> Tensor:
-        """The steepest ascent of length 2.5 radius / steps in the norm; for l1 on the largest entries alone."""
+        """The steepest ascent of length 2.5 radius / steps in the norm; for l1 only on the largest entries."""
         length = 2.5 * self.radius / self.steps
         if self.norm == "linf":
             return length * g.sign()
@@ -198,7 +198,7 @@ class DensePGD:
         return length * (step / largest.indices.shape[1]).view_as(g)
 
     def _project(self, delta: Tensor, x: Tensor) -> Tensor:
-        """Into the ball, then into [0, 1]: the second moves every entry towards 0 and so stays in the ball."""
+        """Project into the ball, then into [0, 1]; the second moves entries towards 0 and so stays in the ball."""
         if self.norm == "linf":
             delta = delta.clamp(-self.radius, self.radius)
         elif self.norm == "l2":
@@ -220,7 +220,7 @@ def _into_l1(v: Tensor, radius: float) -> Tensor:
 
 
 def sparse_noise(x: Tensor, threat: Threat, most: int, rows: Tensor, seed: int) -> Tensor:
-    """N: x with uniform noise of size eps on 0 to `most` groups of each image, every number equally likely (the
+    """N: x with uniform noise of size eps on 0 to `most` groups of each image, each number with equal probability (the
     authors' work on one-step training)."""
     groups = threat.grid[0] * threat.grid[1] * threat.grid[2]
     most = min(most, groups - 1)

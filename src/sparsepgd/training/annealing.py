@@ -1,9 +1,10 @@
-"""SparseAnneal as the adversary of a training run: one short cycle for each batch, and the changes that are kept.
+"""SparseAnneal as the training attack: one short cycle for each batch, and the perturbations that are kept.
 
-A cycle of few steps takes larger ones, so that its path is as long as that of the attack. Images differ in how far the
-path goes and in how many groups are left at its end, because a model withstands only what it has seen. A model that
-withstands gradients may still fail against clusters of points, which no gradient shows. So a short search of Cluster-RS
-may take the place of a cycle: from nothing it would take hundreds of queries, from what is kept few.
+A cycle with few steps takes larger steps, so that its path is as long as that of the attack. The length of the path and
+the number of groups at its end differ between images, because a model only withstands perturbations like those in
+training. A model that withstands gradient attacks may still be fooled by clusters of points, which gradients do not
+show. Therefore a short search of Cluster-RS may replace a cycle. From the clean image it would take hundreds of
+queries; from the kept perturbations it takes few.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from sparsepgd.search.random_search.sparse_rs import State
 from sparsepgd.threat import Threat
 from sparsepgd.training.team import Team
 
-PATH = 2.4  # the first step times the number of steps, as a share of eps, in the middle
+PATH = 2.4  # median of the first step times the number of steps, in units of eps
 SPREAD = 0.5  # standard deviation of its logarithm over the images
-DECAY = 1 / 6  # the last step as a share of the first
-WIDTH = 20.0  # a cycle begins with so many times the groups that are left at its end
-AGAIN = 0.25  # share of the images that begin at the clean image although a change of theirs is kept
-CONTINUED = 0.5  # the path of the others, if groups overlap, as a share of that from the clean image
-PASSES = 2  # queries of a search for each step of a cycle, which takes a forward and a backward pass
-SQUARES = 0.5  # share of the images that it changes in squares, the others in single points
+DECAY = 1 / 6  # the last step, relative to the first
+WIDTH = 20.0  # groups at the beginning of a cycle, relative to those at its end
+AGAIN = 0.25  # share of the images that begin at the clean image although they have a kept perturbation
+CONTINUED = 0.5  # path of the other images if groups overlap, relative to that from the clean image
+PASSES = 2  # queries of a search per step of a cycle, which takes a forward and a backward pass
+SQUARES = 0.5  # share of the images in which the search changes squares, not single points
 
 
 def short_cycle(
@@ -45,8 +46,8 @@ def short_cycle(
     kept: Tensor | None,
     noise: Noise,
 ) -> Tensor:
-    """The points (B, C, H, W) after some steps. `tested`: groups of the budget that the model is to withstand; an image
-    gets one to several times as many, at most those of the threat. `kept`: changes (B, C, H, W) to begin with."""
+    """The points (B, C, H, W) after `steps` steps. `tested`: groups of the budget to withstand; each image gets a
+    multiple of it, at most as many as the threat. `kept`: perturbations (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
@@ -76,7 +77,7 @@ def short_cycle(
             delta = risen.clamp(-eps, eps)
             continue
         risen = images.clip(risen) * threat.expand(v)
-        if step == 0:  # the groups that are missing
+        if step == 0:  # place the missing groups
             fresh, new = placed(threat, images, g, k - v.flatten(1).sum(1).long(), k, noise)
             risen, v = torch.where(threat.expand(v) > 0, risen, fresh), v.maximum(new)
         delta = risen
@@ -84,12 +85,12 @@ def short_cycle(
 
 
 def drawn_groups(draw: Tensor, tested: int, most: int) -> Tensor:
-    """(B,), 1, 2, ... times those that are tested, at most `most`. `draw`: (B,), uniform in (0, 1)."""
+    """(B,), 1, 2, ... times `tested`, at most `most`. `draw`: (B,), uniform in (0, 1)."""
     return tested * (1 + (draw * (most // tested)).long()).clamp(max=most // tested)
 
 
 def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor:
-    """(B, *grid), 1 on at most k (B,) groups that cover a change: one after the other where most of the rest is."""
+    """(B, *grid), 1 on at most k (B,) groups that cover delta, chosen greedily: each covers the most of the rest."""
     v, left = delta.new_zeros(len(delta), *threat.grid), delta**2
     for number in range(threat.budget.k):
         score = threat.gather(left)
@@ -101,7 +102,7 @@ def covering(threat: Threat, images: Images, delta: Tensor, k: Tensor) -> Tensor
 
 @dataclass(frozen=True, eq=False)
 class Continued(ClusterRS):
-    """From given changes on, whose loss is that of the first query."""
+    """Cluster-RS that continues from given perturbations; the first query gives their loss."""
 
     _: KW_ONLY
     first: Change
@@ -119,11 +120,11 @@ class Continued(ClusterRS):
 def short_search(
     queries: int, tested: int, oracle: Oracle, threat: Threat, images: Images, kept: Tensor, noise: Noise
 ) -> Tensor:
-    """The points (B, C, H, W) with the largest loss, that of what is kept or more. `kept`: changes (B, C, H, W).
+    """The points (B, C, H, W) with the largest loss, at least that of the kept perturbations `kept` (B, C, H, W).
 
-    An image may have as many points as the cycle left to it that found its change: whole times those that are `tested`.
-    It never begins again at the clean image, or a good change would be lost for a poor one; with nothing kept it begins
-    there, with squares."""
+    An image may have as many points as the cycle that found its perturbation: a multiple of `tested`. The search begins
+    at the clean image, with squares, only if nothing is kept; otherwise a good perturbation would be replaced by a
+    worse one."""
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     delta, most = images.clip(kept), threat.budget.k
     score = threat.gather(delta**2)
@@ -140,7 +141,7 @@ def short_search(
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Where the crops of a batch lie in their images with a border, and which are mirrored."""
+    """The positions of the crops of a batch in the images with a border, and which are mirrored."""
 
     rows: Tensor  # (B, 1, H, 1)
     columns: Tensor  # (B, 1, 1, W)
@@ -168,7 +169,7 @@ def _grid(of: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Changes:
-    """The last sparse change of each image, in the coordinates of the image with its border, in half precision."""
+    """The last perturbation of each image, in coordinates of the image with its border, in half precision."""
 
     def __init__(self, count: int, cells: int, shape: tuple[int, int, int], edge: int, device: torch.device) -> None:
         self.sides = (shape[1] + 2 * edge, shape[2] + 2 * edge)
@@ -183,7 +184,7 @@ class Changes:
         return flat.scatter_add(2, places[:, None].expand_as(values), values).view(*flat.shape[:2], *self.sides)
 
     def put(self, rows: Tensor, canvas: Tensor) -> None:
-        """Of each canvas the largest entries, as many as a perturbation may have."""
+        """Store the largest entries of each canvas, as many as a perturbation may have."""
         flat = canvas.flatten(2)
         places = flat.abs().sum(1).topk(self.places.shape[1]).indices
         self.places[rows] = places.int()
@@ -191,6 +192,6 @@ class Changes:
         self.mine[rows] = True
 
     def share(self, team: Team) -> None:
-        """After an epoch, in which an image is seen at most once: everybody's changes for all."""
+        """Exchange the perturbations of all workers after an epoch, in which each image is used at most once."""
         self.places, self.values = team.latest(self.places, self.mine), team.latest(self.values, self.mine)
         self.mine.zero_()

@@ -1,4 +1,4 @@
-"""`train`: a model, data and a method in, a robust model with its curves out."""
+"""`train`: trains a model on data with a method; returns the robust model and its curves."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from sparsepgd.training.team import Team
 from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
-TESTED = 100  # steps of the attack on the images to test on
+TESTED = 100  # steps of the attack on the test images
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The model in evaluation mode (with averaged weights, if they are averaged) and the history of its training."""
+    """The model in evaluation mode (with the averaged weights, if there are any) and the history of its training."""
 
     model: nn.Module
     settings: Settings
-    curves: states.Curves  # one value an epoch: loss, attacked, lr, clean, robust, seconds
+    curves: states.Curves  # one value per epoch: loss, attacked, lr, clean, robust, seconds
     notices: tuple[str, ...]
     seconds: float
-    test: Data | None = None  # the images to test on
-    set_apart: bool = False  # from those of the source, in test.npz of the folder
-    figures: Figures | None = None  # accuracies on them
-    card: Card | None = None  # that was written beside the weights
+    test: Data | None = None  # the test images
+    set_apart: bool = False  # the test images were split from the data; they are in test.npz of the folder
+    figures: Figures | None = None  # accuracies on the test images
+    card: Card | None = None  # the card next to the weights
 
 
 def train(
@@ -75,18 +75,22 @@ def train(
     command: str = "sp.train",
     **options: Any,
 ) -> Trained:
-    """Train a model to withstand `budget`; default: 20 pixels. A module is trained in place, on its own device.
+    """Train a model to be robust under `budget` (default: 20 pixels). A module is trained in place, on its own device.
 
-    `model`: a module, or a name as in `spgd train`, built on `device`. `data`: a pair (x, y), a Dataset, a
-    DataLoader, or a name, with `size` for its pictures. `method`: one of `training.METHODS`, with +s, +n or +sn for
-    soft targets and noise. `options`: fields of `training.Settings`. `validation`: images to monitor the training on;
-    default: some of the data are held out. `test`: images to measure the trained model on; data by name have their own.
-    `logits`: extracts the logits from the model's output.
-    `out`: a folder for checkpoint, weights and record, and for a network by name its card, if there are test images;
-    the same call resumes from it. `names`: of the model and the data, for the record;
-    `command`: for the card. `save_seconds`: minimum time between two checkpoints, which are written at the end of an
-    epoch. Under torchrun all workers call this with the same arguments, `batch` is the size over all workers, and the
-    first one measures.
+    - `model`: a module, or a name as in `spgd train`, built on `device`.
+    - `data`: a pair (x, y), a Dataset, a DataLoader, or a name; `size` is the size of the pictures of data by name.
+    - `method`: one of `training.METHODS`, with +s, +n or +sn for soft targets and noise.
+    - `options`: fields of `training.Settings`.
+    - `validation`: images to monitor the training on; default: some of the data are held out.
+    - `test`: images to measure the trained model on; data by name have their own.
+    - `out`: a folder for checkpoint, weights and record; the same call resumes from it. For a network by name it also
+      gets the card, if there are test images.
+    - `logits`: extracts the logits from the model's output.
+    - `names`: names of the model and the data, for the record; `command`: for the card.
+    - `save_seconds`: minimum time between two checkpoints, which are written at the end of an epoch.
+
+    Under torchrun, all workers call this with the same arguments; `batch` is the size over all workers, and the first
+    worker measures.
     """
     settings = make_settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
     if tensorboard and out is None:
@@ -123,7 +127,7 @@ def train(
         if state.network is not network.model:
             network.model.load_state_dict(state.network.state_dict())
         trained = Trained(network.model.eval(), settings, state.curves, tuple(state.notices), state.seconds)
-        del run, state  # they hold on to the other workers, who are about to leave
+        del run, state  # they hold references to the other workers, which are about to exit
     return _with_figures(trained, datasets, network, logits, folder, command)
 
 
@@ -135,7 +139,7 @@ def _with_figures(
     out: Path | None,
     command: str,
 ) -> Trained:
-    """With what is measured on the images to test on, and a card for a network that the zoo can build."""
+    """Add the accuracies on the test images, and a card if the zoo can build the network."""
     if datasets.test is None or not Workers.here().first:
         return trained
     trained = replace(trained, test=datasets.test, set_apart=datasets.apart)
@@ -163,7 +167,7 @@ def _run(
     progress: Progress | None,
 ) -> Run:
     device, shape = _device(model), images.shape
-    rows, held = torch.arange(len(images)), None  # numbers of the images to train on, and the images held out
+    rows, held = torch.arange(len(images)), None  # indices of the training images, and the held-out images
     if validation is not None:
         held = sources.resident(*as_tensors(validation), device)
     else:
@@ -178,11 +182,11 @@ def _run(
     )
     targets = SoftTargets(len(images), classes, device) if settings.soft_targets else None
     mixed: nn.Module = Mixed(network, device, bool(settings.bf16), logits)
-    kernels.wait(device)  # what is recorded without them would stay without them
+    kernels.wait(device)  # a recorded graph without them would stay without them
     if settings.compile:
         mixed = torch.compile(mixed, dynamic=False)  # type: ignore[assignment]
     state = states.State(network, optimizer, [], targets, _changes(settings, images, device))
-    if settings.ema is not None:  # after Mixed, which may lay out the weights anew
+    if settings.ema is not None:  # after Mixed, which may change the memory format of the weights
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, settings.kind.trades, settings.lam, settings.soft_momentum, team)
     noisy = times(settings.budget, settings.multi_eps, shape) if settings.noise else None
@@ -196,7 +200,7 @@ def _run(
 
 
 def _changes(settings: Settings, images: sources.Images, device: torch.device) -> list[Changes]:
-    """Room for a change of each image under each budget, if they are to be kept."""
+    """Storage for the perturbation of each image under each budget, if they are kept."""
     edge = sources.border(images.shape, settings.augment or "none")
     made = []
     for budget in training_budgets(settings, images.shape) if settings.keep else ():
@@ -206,7 +210,7 @@ def _changes(settings: Settings, images: sources.Images, device: torch.device) -
 
 
 def _class_count(model: nn.Module, images: sources.Images, logits: Extract | None) -> int:
-    """The number of classes, from the model's answer to two images; the same checks as before an attack."""
+    """The number of classes, from the logits of two images; the same checks as before an attack."""
     sample = images.take(torch.arange(min(2, len(images))))
     x = sources.as_float(sample.x)
     check_images(x)
@@ -230,12 +234,12 @@ def _device(model: nn.Module) -> torch.device:
 
 @contextmanager
 def _seeded_torch(device: torch.device, settings: Settings) -> Iterator[None]:
-    """torch's generators with our seed, for dropout and the like, and cuDNN's search for the fastest convolutions;
-    afterwards all is as it was."""
+    """Seed torch's generators, for dropout and the like, and let cuDNN search for the fastest convolutions; everything
+    is restored afterwards."""
     benchmark = torch.backends.cudnn.benchmark
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        if settings.compile:  # a model is compiled three times, and one process may train several
+        if settings.compile:  # a model is compiled three times, and a process may train several models
             patch: Any = torch._dynamo.config.patch
             stack.enter_context(patch(recompile_limit=64))
         torch.manual_seed(signed(settings.seed))
@@ -248,7 +252,7 @@ def _seeded_torch(device: torch.device, settings: Settings) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _RunFolder:
-    """The folder of a run: checkpoint, record, weights. Of several workers the first writes."""
+    """The folder of a run: checkpoint, record, weights. If there are several workers, the first one writes."""
 
     folder: Path
     run: Run
@@ -258,7 +262,7 @@ class _RunFolder:
     saved: float = 0.0
 
     def train(self) -> None:
-        """From where the run was left to its end, the folder closed to others."""
+        """Start or resume the run and finish it; the folder is locked."""
         from sparsepgd.runs.folders import Folder
 
         with ExitStack() as stack:

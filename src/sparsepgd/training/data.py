@@ -1,7 +1,7 @@
-"""Batches for training: images that lie on the device, or a DataLoader where they do not fit.
+"""Batches for training: images on the device, or a DataLoader if they do not fit.
 
-The order of an epoch and the changes to an image depend on the seed, the epoch and the image, not on the batch, so that
-a resumed run and several workers see the same.
+The order of an epoch and the augmentation of an image depend on the seed, the epoch and the image, not on the batch, so
+that a resumed run and several workers use the same images.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from sparsepgd.training.annealing import Window
 from sparsepgd.training.settings import Augment, Settings
 from sparsepgd.training.team import Team
 
-SHARE = 4  # resident images may take this part of the free memory of a device
+SHARE = 4  # share of the free memory of a device that resident images may take
 ON_HOST = 4 << 30  # bytes that a Dataset may take when it is read into memory
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    rows: Tensor  # (B,) int64, numbers of the images
+    rows: Tensor  # (B,) int64, indices of the images
     x: Tensor  # (B, C, H, W) in [0, 1]
     y: Tensor  # (B,) int64
-    kept: Tensor | None = None  # (B, C, H, W), changes of the epoch before
+    kept: Tensor | None = None  # (B, C, H, W), perturbations of the previous epoch
 
 
 class Images(Protocol):
-    """Labelled images by number."""
+    """Labelled images by index."""
 
     def __len__(self) -> int: ...
     @property
     def shape(self) -> tuple[int, int, int]: ...
     def take(self, rows: Tensor) -> Resident:
-        """Some of them, on the device."""
+        """Some of the images, on the device."""
 
     def batches(self, order: Tensor, size: int, seed: int) -> Iterator[Batch]:
-        """The images of `order`, `size` at a time; what is left over is left out."""
+        """The images of `order` in batches of `size`; an incomplete last batch is dropped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Resident:
 
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """Images of a Dataset through a DataLoader, changed at random by the transforms of the Dataset alone."""
+    """Images of a Dataset through a DataLoader; only the transforms of the Dataset augment them."""
 
     source: Dataset[Any]
     workers: int
@@ -108,7 +108,7 @@ def as_float(x: Tensor) -> Tensor:
 
 
 def resident(x: Tensor, y: Tensor, device: torch.device) -> Resident:
-    """As uint8 if nothing is lost by it."""
+    """The images as uint8 if this is lossless."""
     if x.dtype != torch.uint8:
         check_images(x)
         levels = (x * LEVELS).round()
@@ -118,8 +118,8 @@ def resident(x: Tensor, y: Tensor, device: torch.device) -> Resident:
 
 
 def images(data: Any, settings: Settings, device: torch.device) -> Images:
-    """A pair (x, y), a Dataset or a DataLoader as batches. A DataLoader is read anew in every epoch, in an order of
-    our own; a Dataset is read once if it fits, and then its transforms must not be random."""
+    """A pair (x, y), a Dataset or a DataLoader as batches. A DataLoader is read in every epoch, in an order of our own.
+    A Dataset is read only once if it fits into memory; then its transforms must not be random."""
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise SourceError("a DataLoader of an IterableDataset is not supported; use a map-style Dataset")
@@ -136,14 +136,14 @@ def images(data: Any, settings: Settings, device: torch.device) -> Images:
 
 
 def _fits(data: Any, device: torch.device) -> bool:
-    """Whether all of it may lie on the device, one byte a value."""
+    """Whether all images fit on the device, with one byte per value."""
     pair = isinstance(data, tuple | list)
     if isinstance(data, IterableDataset):
         return True  # there is no other way
     try:
         first = torch.as_tensor(data[0][0])
     except (TypeError, ValueError, RuntimeError, IndexError):
-        return True  # no images: what it is instead is said when it is read
+        return True  # no images; reading it raises an error that says what it is
     needed = (len(data[0]) if pair else len(data)) * first.numel()
     if device.type == "cuda":
         return needed < torch.cuda.mem_get_info(device)[0] // SHARE
@@ -151,7 +151,7 @@ def _fits(data: Any, device: torch.device) -> bool:
 
 
 def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
-    """Numbers of the images to train on and of those held out."""
+    """Indices of the training images and of the held-out images."""
     kept = min(1000, count // 20) if settings.held_out is None else settings.held_out
     if not 0 <= kept < count:
         raise UnsupportedError(f"held_out={kept} of {count} images leaves none for training; use fewer")
@@ -160,7 +160,7 @@ def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
 
 
 def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
-    """This worker's part of an epoch's order: of each batch every `world`-th image. All workers have as many."""
+    """This worker's part of an epoch's order: every `world`-th image of each batch. All workers have equally many."""
     if settings.batch % team.world:
         raise UnsupportedError(f"batch={settings.batch} for {team.world} workers; use a multiple of their number")
     batch = min(settings.batch, len(rows) - len(rows) % team.world)
@@ -169,17 +169,17 @@ def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Te
 
 
 def default_augment(shape: tuple[int, ...]) -> Augment:
-    """Photographs are cropped and mirrored; digits and drawings would become something else."""
+    """Photographs are cropped and mirrored; digits and drawings are not, because this could change their class."""
     return "crop+flip" if shape[0] == 3 and min(shape[1:]) >= 24 else "none"
 
 
 def border(shape: tuple[int, ...], how: Augment) -> int:
-    """Pixels around an image from which its crops are taken."""
+    """Width of the border around an image, from which crops are taken."""
     return 0 if how == "none" else max(shape[-2:]) // 8
 
 
 def window(batch: Batch, how: Augment, seed: int) -> Window:
-    """A random crop of each image with its border, and half of them mirrored."""
+    """A random crop of each image with its border; half of the crops are mirrored."""
     count, _, height, width = batch.x.shape
     edge, device = border(batch.x.shape, how), batch.x.device
     draws = Noise(seed).uniform(Stream.PROPOSAL, batch.rows, 0, (3,))

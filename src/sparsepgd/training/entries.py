@@ -1,4 +1,4 @@
-"""A training run as an entry of the zoo: weights as safetensors, and a card with all that was measured."""
+"""A training run as an entry of the zoo: weights as safetensors, and a card with the measurements."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ VERSIONS: tuple[Literal["standard"], Literal["paper"]] = ("standard", "paper")  
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a model."""
+    """The measured accuracies of a model."""
 
     clean_accuracy: float
     robust: list[Figure]
-    measured: str  # on which images, how
+    measured: str  # on which images, and how
 
 
 def zoo_entry(
@@ -54,12 +54,12 @@ def zoo_entry(
 ) -> Card:
     """Write NAME.safetensors and NAME.json, and read them back.
 
-    `architecture` and `arguments`: how `zoo.load` builds the network. `test`: images and labels that were not trained
-    on; clean accuracy is that of all, robust accuracy that of the first `images` under saa+ and saa with `steps` steps
-    and twice as many queries.
-    `classes`: their names, in the order of the labels.
-    `half`: weights are rounded to float16 before anything is measured, in `trained.model` too, so that what is measured
-    here and afterwards is what is written.
+    `architecture` and `arguments`: how `zoo.load` builds the network. `test`: images and labels that were not used in
+    training. Clean accuracy is measured on all of them, robust accuracy on the first `images`, under saa+ and saa with
+    `steps` steps and twice as many queries.
+    `classes`: the names of the classes, in the order of the labels.
+    `half`: round the weights to float16 before the measurement, also in `trained.model`, so that measurements here and
+    later are of the weights that are written.
     """
     folder, model = Path(folder), trained.model
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,10 +97,10 @@ def zoo_entry(
 
 
 def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measured: str) -> Card:
-    """Add robust accuracies to the card of a model, and to its `measured` on which images and how.
+    """Add robust accuracies to the card of a model, and to its field `measured` on which images and how.
 
-    A figure of all runs takes the place of one of fewer runs. Refused if the weights are not those of the card, or if
-    the card holds another figure of the same attack.
+    A figure of all runs replaces one of fewer runs. It is an error if the weights are not those of the card, or if the
+    card has a different figure for the same attack.
     """
     card, _ = verified(name, Path(folder))
     figures = [replace(one, robust_accuracy=round(one.robust_accuracy, 5)) for one in figures]
@@ -131,7 +131,7 @@ def budget_on_card(budget: Budget) -> dict[str, Any]:
 
 
 def round_to_half(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the model in float16 (counters stay integers), which the model has from now on too."""
+    """The state of the model, rounded to float16 (counters stay integers). The model itself is rounded, too."""
     state = model.state_dict()
     rounded = {key: value.half() if value.is_floating_point() else value for key, value in state.items()}
     for key, value in state.items():
@@ -148,7 +148,7 @@ def round_to_half(model: nn.Module) -> dict[str, Tensor]:
 def measure(
     model: nn.Module, test: tuple[Tensor, Tensor], budgets: Sequence[Budget], images: int, steps: int
 ) -> Figures:
-    """Clean accuracy of all test images, and robust accuracy of the first ones under each budget, in float32."""
+    """Clean accuracy on all test images, and robust accuracy on the first ones under each budget, in float32."""
     device = next(model.parameters()).device
     x, y = (part.to(device) for part in test)
     with borrowed(model, device):

@@ -1,4 +1,4 @@
-"""What is trained, and on what: a network and images that were handed over, or that have a name."""
+"""The network and the images of a training run, given as objects or by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEST = "test.npz"  # in the folder of a run
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network, and if the zoo can build it again, how."""
+    """A network, and how the zoo builds it, if it can."""
 
     model: nn.Module
     architecture: str | None = None
@@ -38,11 +38,11 @@ class Datasets:
     name: str
     train: Any
     test: Data | None = None
-    apart: bool = False  # the images to test on were set apart here
+    apart: bool = False  # the test images were split from the data here
 
     @property
     def classes(self) -> int:
-        """As many as there are names, or labels among all images."""
+        """The number of classes: that of the names, or of the labels of all images."""
         if not isinstance(self.train, tuple | list):
             raise UnsupportedError(
                 f"a network by name needs tensors, but the data are of type {type(self.train).__name__}; use a pair "
@@ -56,7 +56,7 @@ class Datasets:
         return max(high + 1, len(names))
 
     def save_test(self, folder: Path) -> None:
-        """The images that were set apart, as a file: of the source itself most have been trained on."""
+        """Write the test images to a file, because most images of the source were used for training."""
         if self.apart and self.test is not None:
             stream, names = BytesIO(), np.array(self.test.class_names, dtype=np.str_)
             np.savez_compressed(stream, x=self.test.x.numpy(), y=self.test.y.numpy(), class_names=names)
@@ -64,7 +64,7 @@ class Datasets:
 
 
 def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets:
-    """Images by name come with those to test on: a fifth of them, if the source does not tell them apart."""
+    """Data given by name come with test images: a fifth of the images, if the source has no split of its own."""
     if size is not None and (not isinstance(data, str) or size < 1):
         raise UnsupportedError(f"size={size}; use at least 1, for data by name")
     given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
@@ -86,8 +86,8 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
 
 
 def network(name: str, data: Datasets, seed: int) -> Network:
-    """A fresh network by its name, drawn under the seed, or one with weights. Of a fresh one the name may say which
-    activation is in its blocks: preact_resnet18:relu."""
+    """A network by name, with fresh weights drawn with the seed, or with trained weights. The name of a fresh network
+    may include the activation of its blocks: preact_resnet18:relu."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(signed(seed))
         kind, _, rest = name.partition(":")

@@ -1,7 +1,7 @@
-"""The training loop: one epoch after the other, watched from outside, rolled back when it breaks, saved and resumed.
+"""The training loop: epochs are monitored, rolled back if the loss is not finite, saved and resumed.
 
-The host waits for the device once an epoch. Every random number depends on the seed, the image and the epoch or the
-iteration, so that a resumed run, or one with several workers, draws the same.
+The host waits for the device once per epoch. Every random number depends on the seed, the image and the epoch or the
+iteration, so that a resumed run, or one with several workers, draws the same numbers.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sparsepgd.training.settings import Settings
 from sparsepgd.training.state import Plain, State
 from sparsepgd.training.team import Team
 
-Progress = Callable[[int, int, Mapping[str, float]], None]  # iterations done, of, the last value of each curve
-WARM = 0.25  # share of the iterations in which a one-cycle rises
-FALL, RISE = 0.1, 0.02  # of the two accuracies, that make an alarm
-SLOWER = 0.5  # factor of the learning rate, each time an epoch is rolled back
+Progress = Callable[[int, int, Mapping[str, float]], None]  # iterations done, in all, last value of each curve
+WARM = 0.25  # share of the iterations in which the one-cycle schedule rises
+FALL, RISE = 0.1, 0.02  # changes of the two accuracies that trigger the warning
+SLOWER = 0.5  # factor of the learning rate after a rollback
 
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """Clean accuracy, and accuracy under sPGD with either gradient, or sPGD and SparseAnneal, of images held out.
+    """Clean accuracy of held-out images, and accuracy under sPGD with both gradients, or under sPGD and SparseAnneal.
 
-    Without a look at the device until the end, and in batches of one size, so that compiled code is used again.
+    The host does not wait for the device until the end. All batches have one size, so that compiled code is reused.
     """
 
     images: Resident
@@ -48,7 +48,7 @@ class Watch:
         device = self.images.x.device
         right, numbers = torch.zeros(2, device=device), torch.arange(len(self.images), device=device)
         for first in range(self.team.rank * self.size, len(numbers), self.size * self.team.world):
-            rows = (torch.arange(first, first + self.size, device=device)) % len(numbers)  # the last ones: once more
+            rows = (torch.arange(first, first + self.size, device=device)) % len(numbers)  # the last batch repeats
             new = torch.arange(first, first + self.size, device=device) < len(numbers)
             x, y = as_float(self.images.x[rows]), self.images.y[rows]
             with borrowed(model, device), torch.no_grad():
@@ -63,7 +63,7 @@ class Watch:
 
 
 def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:
-    """Under all tested budgets; one that does not fit the images is refused here."""
+    """The monitor under all budgets; an error if a budget does not fit the images."""
     attacks: list[Attack] = []
     for budget in settings.budgets if settings.watch_steps else ():
         budget.resolve(images.shape)
@@ -76,10 +76,10 @@ def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:
 
 
 def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> str | None:
-    """The alarm: accuracy under the training attack rises while accuracy under the stronger one falls.
+    """A warning if accuracy under the training attack rises while accuracy under the stronger attack falls.
 
-    Compared are the last epoch and the one with the best accuracy under the stronger attack, which must differ by
-    more than the chance of so few images.
+    It compares the last epoch with the epoch with the best accuracy under the stronger attack. The difference must be
+    larger than what is likely by chance for this number of images.
     """
     pairs = enumerate(zip(curves["attacked"], curves.get("robust", ()), strict=False), 1)
     seen = [(epoch, a, r) for epoch, (a, r) in pairs if a is not None and r is not None]
@@ -98,23 +98,23 @@ def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> s
 
 @dataclass(eq=False)
 class Run:
-    """A model in training, with all that is fixed for it."""
+    """A training run: its state and everything that stays fixed."""
 
     settings: Settings
     images: Images
-    rows: Tensor  # (N,), numbers of the images to train on
+    rows: Tensor  # (N,), indices of the training images
     state: State
-    model: nn.Module  # what the adversary attacks: the network in its precision, compiled if asked for
-    objective: nn.Module  # what is trained; with several workers it worker_order its gradients
+    model: nn.Module  # the network that is attacked: in its precision, compiled if requested
+    objective: nn.Module  # the loss that is trained; with several workers it averages gradients
     adversary: Adversary
-    threat: Threat | None  # of the training adversary, if there is to be noise
+    threat: Threat | None  # of the training attack, if noise is added
     watch: Watch | None
     team: Team
     progress: Progress | None
 
     @property
     def batch(self) -> int:
-        """Images of a batch of this worker."""
+        """Number of images in a batch of this worker."""
         return min(self.settings.batch, len(self.rows)) // self.team.world
 
     @property
@@ -142,7 +142,7 @@ class Run:
         """One pass over the images: attack, loss, step."""
         state, settings = self.state, self.settings
         order = worker_order(self.rows, settings, state.epoch, self.team)
-        total = torch.zeros(2, device=state.device, dtype=torch.float64)  # loss, right answers under attack
+        total = torch.zeros(2, device=state.device, dtype=torch.float64)  # loss, correct predictions under attack
         soft = state.targets if state.epoch >= settings.soft_from * settings.epochs else None
         done = state.epoch / max(settings.epochs - 1, 1)
         self.objective.train()
@@ -192,7 +192,7 @@ class Run:
         return self.state.lr_scale * rate(self.settings.schedule, self.settings.lr, iteration, total)
 
     def roll_back(self, good: Plain, loss: float) -> None:
-        """Back to the start of the epoch, and on with a lower learning rate; after a few times it is given up."""
+        """Return to the start of the epoch and continue with a lower learning rate; an error after a few times."""
         state = self.state
         state.load(good)
         if not state.retries:
@@ -208,8 +208,7 @@ class Run:
         )
 
     def extend_curves(self, row: Mapping[str, float]) -> None:
-        """A value for each curve; what was not watched in this epoch keeps its last one, and has None before the
-        first."""
+        """Append a value to each curve. A curve that was not measured in this epoch repeats its last value, or None."""
         curves, done = self.state.curves, self.state.epoch
         for name in dict.fromkeys((*row, *curves)):
             values = curves.setdefault(name, [None] * (done - 1))
@@ -222,7 +221,7 @@ class Run:
             self.warn(alarm)
 
     def warn(self, message: str) -> None:
-        """A warning that the record keeps."""
+        """Issue a warning and store it in the record."""
         self.state.notices.append(message)
         if self.team.first:
             warnings.warn(message, TrainingWarning, stacklevel=2)
@@ -234,7 +233,7 @@ def paper(done: float) -> float:
 
 
 def one_cycle(done: float) -> float:
-    """Half a cosine from 1/25 up to the peak, and half a cosine down to 0 (Smith and Topin 2018)."""
+    """Half a cosine from 1/25 up to the peak, then half a cosine down to 0 (Smith and Topin 2018)."""
     if done < WARM:
         return 0.04 + 0.96 * (1 - math.cos(math.pi * done / WARM)) / 2
     return (1 + math.cos(math.pi * (done - WARM) / (1 - WARM))) / 2
@@ -246,5 +245,5 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def rate(name: str, peak: float, iteration: int, total: int) -> float:
-    """The learning rate of an iteration, counted from 0, of `total`; a resumed run needs nothing but its number."""
+    """The learning rate of iteration number `iteration`, from 0, of `total`; it depends on nothing else."""
     return peak * SCHEDULES[name](iteration / total)

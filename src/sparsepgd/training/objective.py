@@ -16,7 +16,7 @@ Extract = Callable[[Any], Tensor]
 
 
 class Mixed(nn.Module):
-    """The network in bfloat16 and channels_last if asked for; its logits at least in float32."""
+    """The network in bfloat16 and channels_last if requested; its logits at least in float32."""
 
     def __init__(self, network: nn.Module, device: torch.device, bf16: bool, extract: Extract | None) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Mixed(nn.Module):
 
 
 class Objective(nn.Module):
-    """One forward for the clean images, if the loss speaks of them, one for the adversarial ones, and nothing else:
-    batch normalisation sees what is trained on, each kind in a batch of its own."""
+    """One forward pass for the clean images, if the loss contains them, and one for the adversarial images: batch
+    normalisation uses only training images, with clean and adversarial images in separate batches."""
 
     def __init__(self, model: nn.Module, trades: bool, lam: float, keep: float, team: Team) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Objective(nn.Module):
         self.team = team
 
     def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The loss, the number of right answers on x_adv, and the soft targets t (B, classes) after this batch."""
+        """The loss, the number of correct predictions on x_adv, and the updated soft targets t (B, classes)."""
         clean = self.model(x) if self.trades else None
         logits = self.model(x_adv)
         shown = logits if clean is None else clean
@@ -53,7 +53,7 @@ class Objective(nn.Module):
         else:
             t = self.keep * t + (1 - self.keep) * log_p.detach().exp()
             w = t.amax(1)
-            # the mean of the workers' gradients is then that of all images
+            # so that the mean of the workers' gradients is the mean over all images
             loss = -(w * (t * log_p).sum(1)).sum() * self.team.world / self.team.sum(w.sum())
         if clean is not None:  # KL(clean || adversarial)
             loss = loss + self.lam * F.kl_div(logits.log_softmax(1), log_p, reduction="batchmean", log_target=True)
@@ -61,9 +61,9 @@ class Objective(nn.Module):
 
 
 class SoftTargets:
-    """S, self-adaptive training (Huang et al. 2020): a distribution over the classes for each image, one-hot at first.
+    """S, self-adaptive training (Huang et al. 2020): a distribution over the classes for each image, initially one-hot.
 
-    A row of zeros stands for one-hot, so that labels need not be known beforehand.
+    A row of zeros means one-hot, so that labels need not be known in advance.
     """
 
     def __init__(self, count: int, classes: int, device: torch.device) -> None:
@@ -80,6 +80,6 @@ class SoftTargets:
         self.mine[rows] = True
 
     def share(self, team: Team) -> None:
-        """After an epoch, in which an image is seen at most once: everybody's changes for all."""
+        """Exchange the targets of all workers after an epoch, in which each image is used at most once."""
         self.t = team.latest(self.t, self.mine)
         self.mine.zero_()

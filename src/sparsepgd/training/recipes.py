@@ -1,4 +1,4 @@
-"""Recipes: the settings of a training run as a TOML file, and the ones to begin with on the data that ship."""
+"""Recipes: the settings of a training run in a TOML file, and default settings for the digits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def assignments(assigned: Sequence[str]) -> dict[str, Any]:
-    """``lam=6`` and so on, with values as TOML writes them, or True and False; text needs no quotes."""
+    """Parse ``lam=6`` and so on. Values are in TOML syntax, or True and False; text needs no quotes."""
     values: dict[str, Any] = {}
     for word in assigned:
         name, equals, value = word.partition("=")
@@ -72,7 +72,7 @@ def assignments(assigned: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Each by itself; what settings make of each other is seen later."""
+    """Check each setting alone; combinations are checked later."""
     if wrong := [name for name in values if name not in KNOWN]:
         raise UnsupportedError(f"{where} has an unknown setting {wrong[0]!r}; use one of {', '.join(KNOWN)}")
     values = with_tuples(values)

@@ -1,4 +1,4 @@
-"""What training.json holds, checked when it is written and read."""
+"""The contents of training.json, validated when it is written and read."""
 
 from __future__ import annotations
 

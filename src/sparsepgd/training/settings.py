@@ -1,4 +1,4 @@
-"""Everything that decides a training run: its method, and its settings as one frozen value."""
+"""The method and the settings of a training run, as one frozen value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Gradient = Literal["random", "alternating", "unprojected", "projected"]
 Mode = Literal["T", "F"]
 Augment = Literal["crop+flip", "crop", "none"]
 ScheduleName = Literal["paper", "one-cycle", "constant"]
-ONE, ZERO, POSITIVE, SHARE = {"ge": 1}, {"ge": 0}, {"gt": 0}, {"ge": 0, "le": 1}  # limits that `checked` reads
+ONE, ZERO, POSITIVE, SHARE = {"ge": 1}, {"ge": 0}, {"gt": 0}, {"ge": 0, "le": 1}  # limits, read by `checked`
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Method:
     trades: bool = False
     soft_targets: bool = False  # S
     noise: bool = False  # N
-    defaults: dict[str, Any] = field(default_factory=dict)  # of Settings, where nothing else is asked for
+    defaults: dict[str, Any] = field(default_factory=dict)  # of Settings, unless other values are given
 
 
 ONE_STEP = {"steps": 1, "alpha": 1.0, "beta": 1.0, "lam": 6.0}
@@ -72,54 +72,54 @@ def method(name: str) -> Method:
     if not more:
         return known
     about = f"{known.about}, with {' & '.join(more.upper())}"
-    defaults = {**known.defaults, "lam": 6.0} if known.trades else known.defaults  # as the work that brought S and N
+    defaults = {**known.defaults, "lam": 6.0} if known.trades else known.defaults  # as in the paper on S and N
     return replace(known, name=f"{base}+{more}", about=about, defaults=defaults, **ADDITIONS[more])
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The defaults are the paper's values unless noted; None is chosen by the method, the budget or the data."""
+    """The defaults are the paper's values unless noted. None: depends on the method, the budget or the data."""
 
     method: str
-    budget: Budget  # of the adversary that the model is to withstand; the training one has multi_eps times as many
-    others: tuple[Budget, ...] = ()  # further ones to withstand; each batch is attacked under one of all
+    budget: Budget  # to withstand; the training attack has multi_eps times as many groups
+    others: tuple[Budget, ...] = ()  # further budgets to withstand; each batch is attacked under one of all
     epochs: int = field(default=100, metadata=ONE)
-    batch: int = field(default=128, metadata=ONE)  # over all workers
+    batch: int = field(default=128, metadata=ONE)  # size over all workers
     lr: float = field(default=0.05, metadata=POSITIVE)
     schedule: ScheduleName = "paper"
     momentum: float = field(default=0.9, metadata=SHARE)
     nesterov: bool = False
     weight_decay: float = field(default=5e-4, metadata=ZERO)
-    clip: float | None = field(default=None, metadata=POSITIVE)  # largest norm of a gradient
-    ema: float | None = field(default=None, metadata=SHARE)  # decay of the weight average, for each iteration
-    # the adversary
+    clip: float | None = field(default=None, metadata=POSITIVE)  # largest norm of the gradient
+    ema: float | None = field(default=None, metadata=SHARE)  # decay of the weight average, per iteration
+    # the training attack
     steps: int = field(default=20, metadata=ONE)
-    steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; they rise evenly from `steps`
-    mixed: float = field(default=0.0, metadata=SHARE)  # of SparseAnneal: batches that sPGD attacks instead
-    searched: float = field(default=0.0, metadata=SHARE)  # batches that a random search attacks, from what is kept on
-    queries: int | None = field(default=None, metadata=ONE)  # of it; None: as many as a cycle has passes
-    keep: bool = False  # of SparseAnneal: go on from the change that each image had in the epoch before
-    gradient: Gradient = "random"  # a fair coin for each batch; alternating: five epochs each
-    mode: Mode = "T"  # of TRADES: the adversary maximises cross-entropy, or F, the divergence from the clean answer
+    steps_last: int | None = field(default=None, metadata=ONE)  # in the last epoch; rises linearly from `steps`
+    mixed: float = field(default=0.0, metadata=SHARE)  # SparseAnneal: share of the batches that sPGD attacks instead
+    searched: float = field(default=0.0, metadata=SHARE)  # SparseAnneal: share of a random search instead; needs keep
+    queries: int | None = field(default=None, metadata=ONE)  # of this search; None: as many as a cycle has passes
+    keep: bool = False  # SparseAnneal: continue from the perturbation that each image had in the previous epoch
+    gradient: Gradient = "random"  # random: a fair coin for each batch; alternating: five epochs each
+    mode: Mode = "T"  # TRADES: the attack maximises cross-entropy (T), or the divergence from the clean output (F)
     early_stop: bool = True
     multi_eps: int = field(default=6, metadata=ONE)
     multi_eps_others: int | None = field(default=None, metadata=ONE)  # for `others`; None: multi_eps
-    multi_size: tuple[int, ...] = ()  # sides of square patches to train against instead of those of `budget`
+    multi_size: tuple[int, ...] = ()  # sides of square patches to train against, instead of the pattern of `budget`
     alpha: float | None = field(default=None, metadata=POSITIVE)  # 0.25, structured patterns 0.05
     beta: float | None = field(default=None, metadata=POSITIVE)
     tolerance: int = field(default=10, metadata=ONE)
-    radius: float | None = field(default=None, metadata=POSITIVE)  # of the dense adversaries
+    radius: float | None = field(default=None, metadata=POSITIVE)  # of the l_inf, l2 and l1 attacks
     # the loss
     lam: float = field(default=3.0, metadata=ZERO)  # lambda of TRADES
     soft_targets: bool = False  # S
-    soft_from: float = field(default=0.5, metadata=SHARE)  # share of the epochs before S begins
+    soft_from: float = field(default=0.5, metadata=SHARE)  # S begins after this share of the epochs
     soft_momentum: float = field(default=0.9, metadata=SHARE)
     noise: bool = False  # N
     # the rest
     seed: int = 0
     augment: Augment | None = None  # None: crop+flip for colour images of at least 24 pixels, none for others
-    held_out: int | None = field(default=None, metadata=ZERO)  # images to watch by; None: 5 %, at most 1000
-    watch_steps: int = field(default=20, metadata=ZERO)  # of sPGD on them, with either gradient; 0: only clean accuracy
+    held_out: int | None = field(default=None, metadata=ZERO)  # monitor the training; None: 5 %, at most 1000
+    watch_steps: int = field(default=20, metadata=ZERO)  # steps of attacks on them; 0: only clean accuracy
     watch_every: int = field(default=1, metadata=ONE)  # epochs
     bf16: bool | None = None  # None: on a GPU
     compile: bool | None = None  # None: on a GPU
@@ -163,7 +163,7 @@ class Settings:
         if not self.searched:
             return
         if not self.keep:
-            raise UnsupportedError(f"searched={self.searched} without keep, from which it goes on; use keep=True")
+            raise UnsupportedError(f"searched={self.searched} without keep; the search needs it: use keep=True")
         if self.mixed + self.searched > 1:
             raise UnsupportedError(
                 f"mixed={self.mixed} and searched={self.searched}; both are shares of the batches: use at most 1 in all"
@@ -184,31 +184,31 @@ class Settings:
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """All that the model is to withstand."""
+        """All budgets to withstand."""
         return (self.budget, *self.others)
 
     @property
     def attacked(self) -> tuple[Budget, ...]:
-        """Those of which each batch is attacked under one; the training adversary has `multiple` times the groups."""
+        """Each batch is attacked under one of these budgets, with `multiple` times as many groups."""
         sizes = tuple(replace(self.budget, pattern=Patches(side)) for side in self.multi_size)
         return (*(sizes or (self.budget,)), *self.others)
 
     def turn(self, iteration: int) -> int:
-        """The number of the budget, in `attacked`, that the batch of an iteration is attacked under."""
+        """The index in `attacked` of the budget for the batch of an iteration."""
         return self.seed_for("size", iteration) % (max(len(self.multi_size), 1) + len(self.others))
 
     def multiple(self, turn: int) -> int:
-        """Multi-eps of a budget of `attacked`."""
+        """Multi-eps for a budget of `attacked`."""
         other = turn >= max(len(self.multi_size), 1)
         return self.multi_eps_others if other and self.multi_eps_others is not None else self.multi_eps
 
     def anneals(self, iteration: int) -> bool:
-        """Whether SparseAnneal attacks the batch of an iteration, or the random search in its place; if it does at all,
-        the others are for sPGD."""
+        """Whether SparseAnneal, or the random search in place of it, attacks the batch of an iteration; otherwise sPGD
+        does. False if the method does not use SparseAnneal."""
         return self.kind.adversary == "anneal" and self.seed_for("mixed", iteration) % 1000 >= 1000 * self.mixed
 
     def searches(self, iteration: int) -> bool:
-        """Whether that is the random search, which is for single points."""
+        """Whether this is the random search, which supports only pixels and features."""
         drawn = self.seed_for("mixed", iteration) % 1000 >= 1000 * (1 - self.searched)
         return drawn and isinstance(self.attacked[self.turn(iteration)].pattern, ClusterRS.patterns)
 
@@ -227,7 +227,7 @@ def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:
-    """The method's own values, then `options`, checked; an unknown option is an error that lists the known ones."""
+    """The values of the method, then `options`, checked. The error for an unknown option lists the known ones."""
     if wrong := sorted(set(options) - set(FIELDS)):
         raise UnsupportedError(f"no setting {wrong[0]!r}; use one of {', '.join(sorted(FIELDS))}")
     kind = method(name)

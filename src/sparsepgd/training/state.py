@@ -1,4 +1,4 @@
-"""Everything that changes during training: it is saved at the end of an epoch and resumed from there, to the bit."""
+"""Everything that changes during training, saved after each epoch; resumed runs are identical to the bit."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from sparsepgd.training.settings import Settings
 
 VERSION = 2  # 1: the pattern was written as it prints
 Plain = dict[str, Any]
-Curves = dict[str, list[float | None]]  # one value an epoch; None: before the first measured one
+Curves = dict[str, list[float | None]]  # one value per epoch; None before the first measurement
 
 
 @dataclass(eq=False)
 class State:
-    """The weights and what belongs to them; `epoch` and `iteration` count what is done."""
+    """The weights and everything that changes with them; `epoch` and `iteration` count finished ones."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
-    average: list[Tensor]  # of the network's floating-point state; empty if not asked for
+    average: list[Tensor]  # of the network's floating-point state; empty without averaging
     targets: SoftTargets | None
-    changes: Sequence[Changes] = ()  # for each budget, if they are kept
+    changes: Sequence[Changes] = ()  # one per budget, if perturbations are kept
     epoch: int = 0
     iteration: int = 0
     retries: int = 3  # how often an epoch may still be repeated after NaN
@@ -57,17 +57,17 @@ class State:
 
     @cached_property
     def live(self) -> list[Tensor]:
-        """The floating-point weights and statistics that an average follows, where they lie."""
+        """References to the floating-point weights and statistics that are averaged."""
         return [value for value in self.network.state_dict().values() if value.is_floating_point()]
 
     def update_average(self, decay: float) -> None:
-        """The average takes a step; it forgets faster at first."""
+        """Update the average, with a smaller decay at first."""
         slow = min(decay, (1 + self.iteration) / (10 + self.iteration))
         torch._foreach_lerp_(self.average, self.live, 1 - slow)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The network with the averaged weights, for a while."""
+        """Use the averaged weights inside the context."""
         live = self.live if self.average else []
         kept = [value.clone() for value in live]
         try:
@@ -83,7 +83,7 @@ class State:
             value.copy_(slow)
 
     def dump(self) -> Plain:
-        """Everything, by reference."""
+        """The whole state, by reference."""
         on_gpu = self.device.type == "cuda"
         return {
             "network": self.network.state_dict(),
@@ -94,7 +94,7 @@ class State:
             "numbers": (self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds),
             "curves": {name: list(values) for name, values in self.curves.items()},
             "notices": list(self.notices),
-            # torch's own generators, which dropout and the like draw from
+            # torch's own generators, for dropout and the like
             "random": [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if on_gpu else [])],
         }
 
@@ -117,7 +117,7 @@ class State:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
-    """As safetensors, unless the file holds them already; their sha256."""
+    """Write the weights as safetensors, unless the file already holds them; return their sha256."""
     data = save_tensors({name: value.cpu().contiguous() for name, value in weights.items()})
     digest = hashlib.sha256(data).hexdigest()
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -132,7 +132,7 @@ def save(path: Path, state: State, configuration: Plain) -> None:
 
 
 def restore(path: Path, state: State, configuration: Plain) -> None:
-    """Resume from a checkpoint, if there is one; that of another run is refused."""
+    """Resume from a checkpoint, if there is one; an error if it is from another run."""
     if not path.is_file():
         return
     try:
@@ -146,7 +146,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
         raise SourceError(
             f"{path} is of version {version}, but this sparsepgd reads version {VERSION}; choose another --out"
         )
-    new = {field.name: _listed(field.default) for field in fields(Settings)}  # settings that did not exist then
+    new = {field.name: _listed(field.default) for field in fields(Settings)}  # settings that did not exist at that time
     before["settings"] = {name: new[name] for name in configuration["settings"] if name in new} | before["settings"]
     if other := identity.differences(before, configuration):
         raise FolderError(
@@ -156,7 +156,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
 
 
 def configuration(settings: Settings, network: nn.Module, images: Images, names: dict[str, str]) -> Plain:
-    """What makes a run the same run, as plain values. Fresh weights may differ: a checkpoint replaces them."""
+    """The values that identify a run. Fresh weights are not among them, because a checkpoint replaces them."""
     rules = [_plain(budget) for budget in settings.budgets]
     values = {name: _listed(value) for name, value in vars(settings).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}

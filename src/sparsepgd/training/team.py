@@ -1,4 +1,4 @@
-"""The workers of one training run. What they add up goes by NCCL between GPUs, by Gloo elsewhere."""
+"""The workers of one training run. They communicate by NCCL between GPUs, otherwise by Gloo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsepgd.distributed import Workers
 
 @dataclass(frozen=True)
 class Team:
-    """This worker among those that train one model."""
+    """One of the workers that train a model together."""
 
     rank: int = 0
     world: int = 1
@@ -24,9 +24,9 @@ class Team:
 
     @classmethod
     def of(cls, workers: Workers, device: torch.device) -> Team:
-        group: Any = None  # the default one, Gloo
+        group: Any = None  # the default group, Gloo
         if workers.world > 1 and device.type == "cuda":
-            torch.cuda.set_device(device)  # NCCL asks for it
+            torch.cuda.set_device(device)  # NCCL requires it
             group = dist.new_group(backend="nccl")
         return cls(workers.rank, workers.world, group)
 
@@ -35,13 +35,13 @@ class Team:
         return self.rank == 0
 
     def sum(self, value: Tensor) -> Tensor:
-        """Over all workers, in place; nothing if there is one."""
+        """Sum over all workers, in place; does nothing if there is only one."""
         if self.world > 1:
             dist.all_reduce(value, group=self.group)
         return value
 
     def latest(self, value: Tensor, mine: Tensor) -> Tensor:
-        """The rows of `value` as the worker has them who changed them, `mine` (N,) bool; the others as they are."""
+        """Rows of `value` from the worker that changed them (`mine`, (N,) bool); other rows are unchanged."""
         if self.world == 1:
             return value
         rows = mine.view(-1, *[1] * (value.dim() - 1))
@@ -49,10 +49,10 @@ class Team:
         return torch.where(seen > 0, changed, value)
 
     def network(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model itself, or for several GPUs a copy whose batch normalisation sees the batches of all.
+        """The model itself, or for several GPUs a copy with synchronised batch normalisation.
 
-        On CPUs torch has no such thing: there each worker normalises by its own part of the batch, and the running
-        statistics are those of the first.
+        torch does not support this on CPUs. There, each worker normalises with its own part of the batch, and the
+        running statistics are those of the first worker.
         """
         if self.world == 1 or device.type != "cuda":
             return model
@@ -61,7 +61,7 @@ class Team:
         return synced
 
     def shared(self, objective: nn.Module, device: torch.device) -> nn.Module:
-        """With gradients that are the mean of all workers."""
+        """The network with gradients that are averaged over all workers."""
         if self.world == 1:
             return objective
         place = [device] if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Tables IX to XII and XVI to XVIII: sPGD projected without its parts, and over its settings."""
+"""Tables IX to XII and XVI to XVIII: sPGD projected without some of its parts, and over its settings."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ SMALL_STEPS = {word: float(word) for word in ("0.01", "0.0125", "0.05", "0.1", "
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """One of the tables: the attack in several variants."""
+    """One of the tables: variants of the attack."""
 
     label: str
     budget: Budget
     variants: Mapping[str, Variant]
-    budget_of_stand_in: Budget | None = None  # where a shipped model has nothing left at the paper's budget
+    budget_of_stand_in: Budget | None = None  # if no image of a shipped model survives the paper's budget
 
 
 def _scan(label: str, budget: Budget, name: str, values: Mapping[str, float], other: Budget | None = None) -> Scan:

@@ -1,4 +1,4 @@
-"""Tables of robust accuracy: models by attacks, for one budget after the other."""
+"""Tables of robust accuracy: models by attacks, for several budgets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Block:
         return Budget(self.k, options.pattern(self.pattern), options.eps(self.eps))
 
     def has(self, subject: Subject) -> bool:
-        """Whether the model belongs here: one that the paper trained for rows is not tried against patches."""
+        """Whether the model belongs here: models trained for rows are not attacked with patches, for example."""
         cells, data = table(self.label).cells, self.section.partition(",")[0]
         known = any(subject.role in rows for section, rows in cells.items() if section.partition(",")[0] == data)
         return self.row is not None or not known or subject.role in cells[self.section]
@@ -93,8 +93,7 @@ def grid(blocks: Sequence[Block], *more: str) -> Callable[[Recipe, Job], Plan]:
 
 
 def _numbers(block: Block, subject: Subject, results: Sequence[tuple[Case, Finished | None]]) -> Iterator[Number]:
-    """Clean accuracy, one number a case, and the ensembles: what none of their members breaks, which is what a cascade
-    leaves."""
+    """Clean accuracy, one number per case, and the ensembles: the images that no member breaks, as in a cascade."""
     value, row = table(block.label).value, block.row or subject.role
     mine = {
         case.column: (case, done)

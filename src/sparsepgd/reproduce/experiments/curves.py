@@ -29,8 +29,8 @@ KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
 
 
 def iterations(recipe: Recipe, job: Job) -> Plan:
-    """sPGD and SparseAnneal once, at full length: a shorter run is the beginning. RS for every length: its schedule
-    depends on it."""
+    """sPGD and SparseAnneal once, at full length, because shorter runs are the beginning of it. RS for every length,
+    because its schedule depends on the length."""
     k = 200 if recipe.size > 32 else 20
     budget, subjects = Budget(k=k), job.subjects(recipe.roles, recipe.size)
     steps, queries = job.scale.steps, job.scale.queries
@@ -59,7 +59,7 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
 
 
 def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
-    """Robust accuracy over what columns such as T=300 count (`before`: T=): a panel for each model, a line for each
+    """Robust accuracy over the number in columns such as T=300 (`before`: T=): a panel for each model, a line for each
     attack."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number in numbers:
@@ -69,12 +69,12 @@ def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
 
 
 def ladder(most: int) -> list[int]:
-    """The lengths that are looked at."""
+    """The lengths at which robust accuracy is given."""
     return sorted({length for length in LADDER if length < most} | {most})
 
 
 def _read(case: Case, record: Record) -> list[tuple[int, float]]:
-    """(iterations, robust accuracy): one point of RS, many of the others."""
+    """(iterations, robust accuracy): one point for RS, many for the others."""
     if case.section == "RS":
         return [(int(case.column), record.robust_accuracy)]
     steps, share = accuracy_over_steps(record)
@@ -88,7 +88,7 @@ def _end(recipe: Recipe, case: Case, length: int) -> float | None:
 
 
 def sparsity(recipe: Recipe, job: Job) -> Plan:
-    """The smallest k for each image by bisection gives the whole curve over k."""
+    """The whole curve over k, from the smallest k for each image, found by bisection."""
     budget, subjects = Budget(k=KS[-1]), job.subjects(recipe.roles)
     attacks = {column: job.scale.attack(column, budget) for column in ("sPGD_p", "RS", ANNEAL)}
     searches = budget.k.bit_length()  # of a bisection
@@ -114,7 +114,7 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
 
 
 def histogram(recipe: Recipe, job: Job) -> Plan:
-    """Iterations until success of the runs that Table I has at k = 20."""
+    """Iterations until success, in the runs of Table I at k = 20."""
     subjects = job.subjects(recipe.roles)
     columns = ("sPGD_p", "sPGD_u", "RS", ANNEAL)
     parts = [case for subject in subjects for case in cases(job, subject, columns, Budget(k=20), "k=20")]
@@ -164,7 +164,7 @@ def bins(numbers: Sequence[Number]) -> Any:
 
 
 def runtime(recipe: Recipe, job: Job) -> Plan:
-    """Wall-clock of every attack, read from its record; of sAA and saa+ that of the cascade."""
+    """Wall-clock time of every attack, from its record; for sAA and saa+ that of the cascade."""
     subjects, budget = job.subjects(recipe.roles), Budget(k=20)
     parts = [case for subject in subjects for case in cases(job, subject, (*L0, ANNEAL), budget, "k=20")]
     for subject in subjects:
@@ -183,7 +183,7 @@ def runtime(recipe: Recipe, job: Job) -> Plan:
 
 
 def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Number]:
-    """Minutes for 1,000 images, multiples of sPGD unprojected, passes of the model for an image."""
+    """Minutes for 1,000 images, multiples of sPGD unprojected, passes per image."""
     role, theirs = subject.role, table("runtime")
     records = {column: record for (row, column), record in found.items() if row == role}
     unit_here, numbers = records["sPGD_u"].seconds / 60 * 1000 / records["sPGD_u"].images, []

@@ -1,4 +1,4 @@
-"""Table VII: mAP of a detector before and after sparse changes. Neither weights nor scenes ship: give both."""
+"""Table VII: mAP of a detector before and after sparse attacks. Weights and scenes are not shipped: both are needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MISSING = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scene(Subject):
-    """A detector with its pictures; in the place of labels, y has the number of objects in each."""
+    """A detector with its pictures; y has the number of objects in each picture, not labels."""
 
     detector: Detector
     scenes: Scenes
@@ -43,10 +43,10 @@ class Scene(Subject):
 
     @cached_property
     def model(self) -> Any:
-        return self.make()  # on its device already
+        return self.make()  # already on its device
 
     def seconds(self, pattern: Pattern, passes: int) -> float:
-        """By one forward pass of one picture; a gradient takes about twice as long as that."""
+        """Estimated from a forward pass for one picture; a gradient takes about twice as long."""
         begun = time.perf_counter()
         predictions_of(self.detector, self.model, self.x[:1], self.device)
         return passes * 1.5 * (time.perf_counter() - begun)
@@ -97,7 +97,7 @@ class Sight(Part):
 
 
 def detectors(recipe: Recipe, job: Job) -> Plan:
-    """Every budget under every attack that takes it."""
+    """Every budget under every attack that supports it."""
     if not job.models or not job.data.startswith("folder:"):
         raise UnsupportedError(MISSING)
     job.chosen(recipe.roles, only=True)
@@ -155,7 +155,7 @@ def _short(job: Job) -> list[str]:
 
 
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
-    """SAIF has no patches, and untargeted attempts alone: a detector has no likeliest wrong class."""
+    """SAIF does not support patches, and makes only untargeted attempts: a detector has no most likely wrong class."""
     if column == "SAIF":
         steps = 300 if job.scale.passes is None else max(1, job.scale.passes // 3)
         return None if budget.pattern.structured else SAIF(budget, steps, targets=0)

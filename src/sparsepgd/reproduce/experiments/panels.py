@@ -1,4 +1,4 @@
-"""Figures 5 to 7: adversarial images of every kind, beside the clean ones."""
+"""Figures 5 to 7: adversarial images of every kind, next to the clean ones."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Shot:
     words: str
     x: Tensor  # (C, H, W)
     x_adv: Tensor
-    marked: bool  # a faint change gets a red box
+    marked: bool  # faint changes get a red box
 
 
 def panels(recipe: Recipe, job: Job) -> Plan:
-    """One attack a kind; the first image that is fooled and not shown yet stands for it."""
+    """One attack for each kind, shown on the first fooled image that is not shown yet."""
     subjects = job.subjects(recipe.roles)
     large = subjects[0].x.shape[2] >= 100
     cases = [

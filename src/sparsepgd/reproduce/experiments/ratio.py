@@ -1,4 +1,4 @@
-"""Figure 1: how far Omega'_0, which the attack bounds, lies above Omega_0, which it stands for."""
+"""Figure 1: the ratio of Omega_0 to its upper bound Omega'_0, which the attack limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEAN, DEVIATION = "mean over the images", "standard deviation"
 
 @dataclass(frozen=True, eq=False)
 class Ratios(Part):
-    """Omega_0 / Omega'_0 of each image after an attack that has run to its end."""
+    """Omega_0 / Omega'_0 of each image after an attack without early stopping."""
 
     subject: Subject
     attack: SparsePGD
@@ -66,7 +66,7 @@ class Ratios(Part):
 def last_groups(
     attack: SparsePGD, subject: Subject, x: Tensor, y: Tensor, start: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The point and the groups v that sPGD ends with, without early stop; a `Result` does not hold v."""
+    """The last point and groups v of sPGD without early stopping; a `Result` does not contain v."""
     threat, noise = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device), Noise(seed)
     with borrowed(subject.model, x.device):
         oracle = Oracle(subject.model, Untargeted())

@@ -1,4 +1,4 @@
-"""Tables XIII to XV and XIX: sTRADES with other policies, judged by sAA and saa+."""
+"""Tables XIII to XV and XIX: sTRADES with other policies, evaluated by sAA and saa+."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Policies:
     label: str
     budget: Budget
     settings: dict[str, dict[str, Any]]
-    by_row: bool = False  # one row a policy and one column an attack; else one column a policy, under the ensembles
+    by_row: bool = False  # policies are rows and attacks columns; else policies are columns and ensembles rows
 
 
 def _policies(pixels: Budget, times: int, patch: Budget, patch_times: int, side: int) -> dict[str, Policies]:
-    """`times`: multi-eps. Multi-size has patches of `side` in place of `patch_times` as many, about as many pixels."""
+    """`times`: multi-eps. Multi-size uses patches of `side` instead of `patch_times` as many, with about equal area."""
     base: dict[str, Any] = {"gradient": "random", "multi_eps": times, "tolerance": 10}
     gradients = ("projected", "unprojected", "alternating", "random")
     eps = {f"{factor}x": {**base, "multi_eps": factor} for factor in (1, 2, 4, 6, 8, 10)}
@@ -47,7 +47,7 @@ DIGITS = _policies(Budget(k=3), 2, Budget(k=1, pattern=Patches(2)), 4, 4)  # of 
 
 
 def training(name: str) -> Callable[[Recipe, Job], Plan]:
-    """The plan of one of POLICIES: a network for each, trained here unless given, and our attacks on it."""
+    """The plan of one of POLICIES: a network for each policy, trained here unless given, and our attacks on it."""
 
     def plan(recipe: Recipe, job: Job) -> Plan:
         own = job.data == SHIPPED and not job.models  # on digits, in seconds

@@ -1,4 +1,4 @@
-"""Table VI: what fools one network, shown to another."""
+"""Table VI: transfer of adversarial images from one network to another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
-FIRST, SECOND = ("V", "R"), ("V2", "R2")  # each architecture twice: V -> V is a transfer between two of a kind
+FIRST, SECOND = ("V", "R"), ("V2", "R2")  # each architecture twice: V -> V is a transfer between two such networks
 PAIRS = {"V->V": ("V", "V2"), "V->R": ("V", "R"), "R->R": ("R", "R2"), "R->V": ("R", "V")}
 KINDS = {"V": "digits-vgg", "R": "digits-resnet"}
 SECTIONS = {False: "all steps on the source", True: "early stop on the source"}
@@ -50,7 +50,7 @@ class Transferred(Part):
         return f"{self.subject.name}, {self.attack.name}, {self.section}"
 
     def run(self, job: Job, progress: Progress | None) -> dict[str, float]:
-        """The success rates in percent, by pair; once known, the images are not needed again."""
+        """The success rates in percent, by pair; they are kept, so that the images are not needed again."""
 
         def compute() -> dict[str, Any]:
             done = Case(self.section, self.column, "", self.subject, self.attack).run(job, progress)
@@ -61,8 +61,8 @@ class Transferred(Part):
 
 
 def transfer(recipe: Recipe, job: Job) -> Plan:
-    """Every attack on every source, with and without early stop; the targets only look. SparseAnneal stops early:
-    without that it looks for ever fewer pixels."""
+    """Every attack on every source, with and without early stopping; the targets are only evaluated. SparseAnneal
+    always stops early, because otherwise it searches for fewer and fewer pixels."""
     subjects, budget = _subjects(recipe, job), PIXELS if job.models else DIGITS
     attacks: dict[str, Any] = {
         "RS": SparseRS(budget, job.scale.queries),
@@ -104,7 +104,8 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
 
 
 def success(target: Subject, done: Finished) -> float:
-    """The share of the images which the target gets right when clean, and wrong as the source's attack left them."""
+    """The success rate: of the images that the target classifies correctly without an attack, the share that the
+    adversarial images of the source fool."""
     x_adv: Tensor = load_adversarial(done.folder)["x_adv"].to(target.x)
     with borrowed(target.model, target.x.device):
         oracle = Oracle(target.model, Untargeted())
@@ -113,8 +114,7 @@ def success(target: Subject, done: Finished) -> float:
 
 
 def _pairs(subjects: dict[str, Subject]) -> dict[str, tuple[str, str]]:
-    """Those of the paper and all with a model of another name, whose source and target are there for the same
-    images."""
+    """The pairs of the paper, and all pairs with a model of another name, if source and target have the same images."""
     ends = [role for role in subjects if role not in SECOND]
     more = {f"{a}->{b}": (a, b) for a in ends for b in ends if a != b and not {a, b} <= set(FIRST)}
     found = {
@@ -131,7 +131,7 @@ def _pairs(subjects: dict[str, Subject]) -> dict[str, tuple[str, str]]:
 
 
 def _subjects(recipe: Recipe, job: Job) -> dict[str, Subject]:
-    """Those given, or four small networks that are trained here."""
+    """The given models, or four small networks that are trained here."""
     if job.models:
         return {subject.role: subject for subject in job.subjects(recipe.roles)}
     found = {}
