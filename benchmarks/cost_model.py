@@ -18,7 +18,7 @@ def rows_of(records: Records, name: str, what: str) -> list[Record]:
 
 
 def fit(rows: Iterable[Record], quantity: str) -> Range:
-    """A line by least squares: for each, and at none."""
+    """A line by least squares: its slope, and its value at 0."""
     points = [(row["value"], row[quantity]) for row in rows]
     each, none = statistics.linear_regression(*zip(*points, strict=True))
     return each, none
@@ -45,12 +45,12 @@ def slower(records: Records) -> list[tuple[str, float]]:
 
 
 def passes_of(row: Record) -> Range:
-    """With gradient and without, for an image."""
+    """Passes with gradient and queries, for each image."""
     return row["backwards"] / row["images"], (row["forwards"] - row["backwards"]) / row["images"]
 
 
 def most_passes(steps: int = STEPS, queries: int = QUERIES) -> Range:
-    """The same of an image that withstands everything."""
+    """The same for an image that no attack fools."""
     members = sp.SparseAutoAttack(sp.Budget(k=1), steps, queries, version="standard").members
     gradient, none = (sum(one.evaluations for one in members if one.needs_gradient == kind) for kind in (True, False))
     return gradient, none

@@ -1,7 +1,7 @@
 """What the templates look up in the records and in the paper's tables; robust accuracies are in percent."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -23,7 +23,7 @@ USUAL = "100 images and 300 steps"  # as docs/results.md says of the tables that
 
 
 def holds(statement: bool) -> None:
-    """Of what the text says; the traceback names the line of the template."""
+    """Fail if a statement of a template is no longer true; the traceback names its line."""
     if not statement:
         raise ValueError("the records say otherwise now; write this statement anew")
 
@@ -37,7 +37,7 @@ def paper(label: str) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def measured(records: Records, recipe: str, budget: Budget = (20, "pixel"), attack: str | None = None) -> Measured:
-    """The lowest of a model, of any attack or of one."""
+    """The lowest robust accuracy of a model in any record, under any attack or under one."""
     found = records.strongest(recipe, budget, attack)
     if found is None:
         raise ValueError(f"no record of {attack or 'any attack'} on {recipe} with {budget}")
@@ -53,33 +53,33 @@ def saa(records: Records, recipe: str, budget: Budget = (20, "pixel")) -> float:
 
 
 def lowest(records: Records, name: str, *attacks: str, pattern: str | None = None) -> float:
-    """Of all seeds of some attacks, at any pace, from a record of anneal.py."""
+    """The lowest robust accuracy under some attacks, of all seeds and paces, in a record of anneal.py."""
     runs = [run for run in records[name]["runs"] if run["attack"].partition(",")[0] in attacks]
     left = [run["left"] / run.get("images", records[name]["images"]) for run in runs if run.get("pattern") == pattern]
     return 100 * min(left)
 
 
 def after(records: Records, name: str, attack: str, passes: int) -> list[float]:
-    """After so many passes, seed by seed."""
+    """Robust accuracy after so many passes, one value for each seed, in a record of anneal.py."""
     runs = [run for run in records[name]["runs"] if run["attack"] == attack]
     return [100 * min(left for at, left in run["passes"] if at <= passes) / run["images"] for run in runs]
 
 
 def variant(records: Records, name: str, variant: str) -> float:
-    """What a variant of sPGD, unprojected, leaves."""
+    """Robust accuracy under a variant of unprojected sPGD, in a record of deviations.py."""
     rows = records[name]["rows"]
     (row,) = (row for row in rows if (row["variant"], row["gradient"]) == (variant, "unprojected"))
     return 100 * statistics.fmean(row["robust"]) / records[name]["images"]
 
 
 def ablation(records: Records, variant: str) -> float:
-    """What 300 steps of SparseAnneal leave of a variant of training; the beginning of its name is enough."""
+    """Robust accuracy of a variant of training, whose name begins so, under 300 steps of SparseAnneal."""
     found = [run for run in records["training-ablation"]["runs"] if run["variant"].startswith(variant)]
     return float(100 * found[0]["robust"]["300"])
 
 
 def ratios(one: Made, k: int) -> list[float]:
-    """Figure 1 at one k, by size of patches and images."""
+    """The values of Figure 1 at one k, for all sizes of patches and images."""
     return [row["here"] for row in one.numbers if row["section"] == MEAN and row["column"] == f"k={k}"]
 
 
@@ -90,13 +90,14 @@ def transferred(one: Made, section: str = "all steps on the source") -> dict[str
 
 
 def transfers(one: Made) -> "Pairs":
+    """The same of the three attacks that docs/results.md shows, beside the paper's means."""
     theirs = table("trans").cells["success rate"]
     ours = transferred(one)
     return Pairs({name: (statistics.fmean(theirs[name].values()), ours[name]) for name in ("sPGD_u", "sPGD_p", "RS")})
 
 
 def on_tasks(records: Records, budget: str) -> list[dict[str, float]]:
-    """Table VII at one budget: each task of each record."""
+    """The scores of Table VII under one budget, by attack, for each task of each record."""
     return [one.cells(task, budget) for one in records.by_recipe["detection"] for task in one.places]
 
 
@@ -106,7 +107,7 @@ def task(records: Records, name: str) -> Made | None:
 
 
 def not_detected(records: Records) -> list[str]:
-    """What of Table VII was not measured yet."""
+    """The tasks and budgets of Table VII that were not measured yet."""
     tasks = {name: one for name in TASKS if (one := task(records, name))}
     done = {row for name, one in tasks.items() for row in BUDGETS if one.cells(name, row).keys() > {"clean"}}
     return [
@@ -127,7 +128,7 @@ def grouped(rows: Iterable[Record], key: str, value: str) -> dict[str, list[Any]
 
 
 def detected(lines: list[Record]) -> list[list[Any]]:
-    """Lines of detection.py."""
+    """The rows of a record of detection.py: attack, scores in percent, evaluations."""
     scores = [[100 * score for score in line["boxes"].values()] for line in lines]
     return [[line["line"], *each, line.get("evaluations")] for line, each in zip(lines, scores, strict=True)]
 
@@ -147,7 +148,7 @@ def paced(records: Records) -> list[list[str]]:
 
 
 def withstood(cards: list[Card]) -> list[list[Any]]:
-    """Of each model, robust accuracy under each attack of any card."""
+    """The rows of the table of cards: an attack, and the robust accuracy of each model under it."""
     found = [{str(one): 100 * one.robust_accuracy for one in card.robust} for card in cards]
     return [
         [attack, *(one.get(attack) for one in found)] for attack in dict.fromkeys(name for one in found for name in one)
@@ -171,6 +172,9 @@ def sources(records: Records) -> list[list[str]]:
 
 class Pairs(dict[str, tuple[float, float]]):
     """The paper's number and ours, by name."""
+
+    def only(self, *names: str) -> "Pairs":
+        return Pairs({name: both for name, both in self.items() if name in names})
 
     @property
     def theirs(self) -> str:
@@ -200,7 +204,7 @@ class Row:
 
 
 def accuracies(records: Records, one: Made, label: str, section: str, *rows: str) -> Row:
-    """A model in its place may be measured in other records, too."""
+    """Our model in the place of one of the paper's may have a lower robust accuracy in another record than `one`."""
     theirs, found, images = paper(label)[section], Pairs(), set()
     for row in rows:
         recipe = trained_by(one.record, one.places.get(row, ""))
@@ -222,14 +226,11 @@ def accuracies(records: Records, one: Made, label: str, section: str, *rows: str
     )
 
 
-def pairs(one: Made, section: str, row: str = "", column: str = "", columns: Sequence[str] = ()) -> Pairs:
-    """What both have of a section: of one row or of one column, by the other; some columns, or all."""
-    name, found = "row" if column else "column", Pairs()
-    for number in one.numbers:
-        asked = row in ("", number["row"]) and (number["column"] in (columns or (column,)) or not (columns or column))
-        if number["section"] == section and asked and None not in (number["paper"], number["here"]):
-            found[number[name]] = number["paper"], number["here"]
-    return found
+def pairs(one: Made, section: str, row: str | None = None, column: str | None = None) -> Pairs:
+    """The numbers of a section that the paper and we have: of one row by column, or of one column by row."""
+    found = [n for n in one.numbers if n["section"] == section and None not in (n["paper"], n["here"])]
+    found = [n for n in found if row in (None, n["row"]) and column in (None, n["column"])]
+    return Pairs({n["row" if column else "column"]: (n["paper"], n["here"]) for n in found})
 
 
 def size(one: Made) -> str:
@@ -247,8 +248,8 @@ def spread(row: dict[str, float]) -> float:
 
 
 def ends(one: Made, model: str, label: str, section: str) -> tuple[Pairs, float | None]:
-    """The ends of curves, what they have at k = 20, or success rates, beside the paper's tables: it prints no numbers
-    of its curves. Last: that of SparseAnneal."""
+    """What our curves end with, their values at k = 20, or success rates, beside the paper's tables, because the paper
+    does not print numbers of its curves. The second result is the number of SparseAnneal."""
     rates, found = one.cells("success rate, %", model), {}
     for attack in rates or ("sPGD_p", "sPGD_u", "RS", "anneal"):
         if values := rates or one.cells(attack, model):
