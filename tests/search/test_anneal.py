@@ -338,7 +338,7 @@ def test_three_cycles_begin_at_the_clean_image_where_a_success_has_many_groups(n
     attack = Noted(sp.Budget(1024), 60, early_stop=False)
     attack(Linear(weight, -0.5 * float(weight.sum()) - 0.55 * (needed - 0.5)), x, torch.tensor([0]))
     assert all(needed <= int(state.limit) + 1 < 1024 for state in attack.begun)
-    assert [bool((state.now.delta == 0).all()) for state in attack.begun[:3]] == [again, again, False]
+    assert [bool((state.cycle.now.delta == 0).all()) for state in attack.begun[:3]] == [again, again, False]
 
 
 def test_only_the_first_cycle_of_a_search_for_the_fewest_groups_has_twenty_steps() -> None:
@@ -362,9 +362,9 @@ def test_after_a_success_the_next_cycle_begins_there_with_one_group_fewer() -> N
     onward = [state for state in attack.begun if int(state.limit) < 144 and bool(state.margin.isinf())]
     assert onward
     for state in onward:
-        assert int(state.count) == int(state.limit)
+        assert int(state.cycle.now.count) == int(state.limit)
         change = (x + state.best.delta).clamp(0, 1) - x
-        torch.testing.assert_close(state.now.delta, change * state.now.v)
+        torch.testing.assert_close(state.cycle.now.delta, change * state.cycle.now.v)
 
 
 def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_are_few() -> None:
