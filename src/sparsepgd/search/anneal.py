@@ -182,7 +182,7 @@ class SparseAnneal(Stepwise[State]):
         unmoved = improved & ~fooled
 
         def next_cycle(rows: Tensor | slice) -> Cycle:
-            return self._begin(threat, select(images, rows), select(state, rows), g[rows], unmoved[rows], noise)
+            return self._next(threat, select(images, rows), select(state, rows), g[rows], unmoved[rows], noise)
 
         def variation(rows: Tensor | slice) -> Point:
             at = replace(state, cycle=cycle)
@@ -209,13 +209,8 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(improved & state.cycle.start, state.cycle.size, state.size),
         )
 
-    def _begin(self, threat: Threat, images: Images, state: State, g: Tensor, unmoved: Tensor, noise: Noise) -> Cycle:
-        """The next cycle at its first point."""
-        cycle = self._next(threat, images, state, noise)
-        return replace(cycle, now=self._disturb(threat, images, state, cycle, g, unmoved, noise))
-
-    def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
-        """The settings of the next cycle, still at the last point."""
+    def _next(self, threat: Threat, images: Images, state: State, g: Tensor, unmoved: Tensor, noise: Noise) -> Cycle:
+        """The next cycle at its first point; for `unmoved` see `_disturb`."""
         settings, number = settings_for(threat), state.cycle.number + 1
         narrow, wide = settings.widths
         start = state.cycle.start & (state.size == state.cycle.size) & (number < settings.starts)
@@ -236,7 +231,9 @@ class SparseAnneal(Stepwise[State]):
             t=torch.zeros_like(number),
             now=state.cycle.now,
         )
-        return cycle if self.early_stop or threat.overlapping else self._towards_fewer(state, cycle, draws[4])
+        if not self.early_stop and not threat.overlapping:
+            cycle = self._towards_fewer(state, cycle, draws[4])
+        return replace(cycle, now=self._disturb(threat, images, state, cycle, g, unmoved, noise))
 
     def _disturb(
         self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, unmoved: Tensor, noise: Noise
