@@ -255,7 +255,7 @@ class SparseAnneal(Stepwise[State]):
         return Point(*(torch.where(clean, 0.0, one) for one in (images.clip(point.delta), point.v)))
 
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
-        """One step along the gradient g. It also gives overlapping groups their first places."""
+        """One step along the gradient g. It also gives overlapping groups their first positions."""
         cycle, now = state.cycle, state.cycle.now
         settings = settings_for(threat)
         size = self.budget.eps * cycle.size * settings.decay ** (cycle.t / settings.length)

@@ -29,7 +29,7 @@ WORK = ("steps", "forwards", "backwards")  # counted for each image
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The arguments of a search: images for which the model does not meet the goal already."""
+    """The arguments of a search, for images on which the goal is not reached without an attack."""
 
     oracle: Evaluator  # in full precision
     threat: Threat  # on the device of the search

@@ -97,7 +97,7 @@ class Attacker(ABC):
 
     @abstractmethod
     def run(self, call: Call) -> Result:
-        """Attack every image for which the model does not meet the goal already."""
+        """Attack every image on which the goal is not reached without an attack."""
 
     @of_any_shape
     def __call__(
@@ -114,7 +114,7 @@ class Attacker(ABC):
         engine: Engine | None = None,
         progress: Progress | None = None,
     ) -> Result:
-        """Attack every image for which the model does not meet the goal already, and verify the results.
+        """Attack every image on which the goal is not reached without an attack, and verify the results.
 
         `goal`: default Untargeted(). `logits`: extracts the logits from the output of the model.
         `index`: (B,), keys of the random numbers of the images, default 0 to B - 1; with them a data set can be
