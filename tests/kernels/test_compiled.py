@@ -263,7 +263,7 @@ def test_images_with_changes_to_the_bit() -> None:
     assert without_gpu(RENDERED) == "equal\n"
 
 
-def test_rows_that_take_the_place_of_others() -> None:
+def test_rows_that_overwrite_others() -> None:
     assert without_gpu(PUT) == "equal\n"
 
 
@@ -275,7 +275,7 @@ def test_variations_of_changed_points() -> None:
     assert without_gpu(VARIED) == "equal\n"
 
 
-def test_kernels_that_compute_something_else_are_refused_when_they_are_loaded() -> None:
+def test_kernels_with_wrong_results_are_refused_when_they_are_loaded() -> None:
     told = without_gpu(CHECKED.replace('compiled.CODES["silu"] = 1\nchecked.check(torch.device("cpu"))\n', ""))
     named = [line.split()[3] for line in told.splitlines()]
     assert named == ["uniform", "varied", "judged", "top_k", "render", "clip", "put"]

@@ -1,4 +1,4 @@
-"""When the kernels are loaded, and what happens where they cannot be."""
+"""When the kernels are loaded, and what happens if that is not possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
 
 
 class Load:
-    """In the place of `_load`: it ends when it may."""
+    """Replaces `_load` and ends when it is released."""
 
     def __init__(self) -> None:
         self.devices: list[torch.device] = []
@@ -53,7 +53,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     made.may_end.set()
 
 
-def test_what_was_compiled_before_is_loaded_once_beside_other_work_and_waited_for(load: Load) -> None:
+def test_kernels_that_were_compiled_before_are_loaded_once_in_a_thread_and_waited_for(load: Load) -> None:
     kernels.marker(GPU).touch()
     kernels.begin_loading(GPU)  # does not wait
     assert not kernels.ready(GPU)
@@ -63,7 +63,7 @@ def test_what_was_compiled_before_is_loaded_once_beside_other_work_and_waited_fo
     assert load.devices == [GPU]
 
 
-def test_what_has_to_be_compiled_is_not_waited_for(load: Load) -> None:
+def test_kernels_that_must_be_compiled_are_not_waited_for(load: Load) -> None:
     kernels.begin_loading(GPU)
     assert kernels.kernels(GPU) is None
     assert not kernels.ready(GPU)
@@ -74,7 +74,7 @@ def test_what_has_to_be_compiled_is_not_waited_for(load: Load) -> None:
     assert load.devices == [GPU]
 
 
-def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_shows_that_kernels_were_compiled_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked, compiled
 
@@ -87,7 +87,7 @@ def test_a_machine_knows_what_it_has_compiled_for_a_device(monkeypatch: pytest.M
     assert not kernels.marker(GPU).exists()
 
 
-def test_another_process_does_not_make_the_name_of_the_compiler_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_does_not_compute_the_name_of_the_compiler_again(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked
 
@@ -114,7 +114,7 @@ def test_another_compiler_has_another_marker(file: str, monkeypatch: pytest.Monk
     assert kernels.marker(GPU) != first
 
 
-def test_without_triton_there_is_a_marker_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_marker_without_triton_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in (None, SimpleNamespace(origin=None)):
         with monkeypatch.context() as patch:
             patch.setattr(compiler, "find_spec", lambda name, spec=spec: spec)
@@ -123,7 +123,7 @@ def test_without_triton_there_is_a_marker_all_the_same(monkeypatch: pytest.Monke
     assert compiler.fingerprint() == ""
 
 
-def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_begins_to_load_before_it_calls_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[object] = []
     monkeypatch.setattr("sparsepgd.search.contract.begin_loading", lambda device: events.append(device))
 
@@ -140,17 +140,15 @@ def test_an_attack_begins_to_load_before_it_asks_the_model(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there they can be loaded")
-def test_where_they_cannot_be_loaded_there_are_none() -> None:
+def test_there_are_no_kernels_if_they_cannot_be_loaded() -> None:
     kernels.wait(GPU)
     assert kernels.kernels(GPU) is None
 
 
 @pytest.mark.parametrize("wrong", [None, 0, 3])
 @pytest.mark.parametrize("seen", [False, True], ids=["compiled now", "compiled before"])
-def test_one_that_is_wrong_means_that_there_are_none(
-    wrong: int | None, seen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are compared with torch where they are compiled; another process launches them, no more."""
+def test_there_are_no_kernels_if_one_is_wrong(wrong: int | None, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compared with torch when they are compiled; another process only launches them."""
     pytest.importorskip("triton")
     from sparsepgd.kernels import checked, compiled
 

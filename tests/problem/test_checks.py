@@ -1,12 +1,14 @@
-"""What is asked of images before anything runs."""
+"""Checks of images and numbers before a run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
 import sparsepgd as sp
-from sparsepgd.errors import DTypeError, RangeError, ShapeError
+from sparsepgd.errors import DTypeError, RangeError, ShapeError, UnsupportedError
 from sparsepgd.problem.checks import check_images, check_shape
 from support.models import SmallConvNet, images, labelled
 
@@ -24,9 +26,23 @@ def test_images_that_require_a_gradient_are_checked_without_a_warning(quantize: 
     assert x.grad is None
 
 
-def test_the_shape_is_checked_without_a_look_at_the_values() -> None:
+def test_the_shape_is_checked_without_reading_values() -> None:
     check_shape(torch.empty(2, 3, 4, 4, device="meta"))
     check_shape(torch.full((1, 1, 2, 2), torch.nan))
     for wrong, error in ((torch.rand(3, 4, 4), ShapeError), (torch.ones(1, 1, 2, 2, dtype=torch.uint8), DTypeError)):
         with pytest.raises(error):
             check_shape(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        (sp.baselines.OnePixel, {"population": 3}, "population=3; expected a number larger than 3"),
+        (sp.baselines.CWL0, {"c_factor": 0.5}, "c_factor=0.5; expected a number larger than 1"),
+        (sp.baselines.SparseFool, {"classes": 1.5}, "classes=1.5; expected an integer"),
+        (sp.SparsePGD, {"alpha": 0}, "alpha=0; expected a number larger than 0"),
+    ],
+)
+def test_an_error_names_the_number_that_was_given_and_its_limit(kind: Any, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^{message}$"):
+        kind(sp.Budget(k=1), **wrong)

@@ -1,4 +1,4 @@
-"""Losses: what they are on numbers done by hand, and how one is picked for each image."""
+"""Losses: values computed by hand, and the choice of a loss for each image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_dlr_of_three_classes_is_relative_to_the_last_of_them() -> None:
 
 
 @pytest.mark.parametrize("classes", [3, 4, 5, 10])
-def test_dlr_knows_neither_the_scale_nor_the_offset_of_the_logits(classes: int) -> None:
+def test_dlr_does_not_depend_on_the_scale_and_offset_of_the_logits(classes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(20, classes, dtype=torch.float64, generator=generator)
     label = torch.randint(0, classes, (20,), generator=generator)
@@ -34,7 +34,7 @@ def test_dlr_knows_neither_the_scale_nor_the_offset_of_the_logits(classes: int) 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 5])
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_has_a_slope_towards_success_whatever_the_number_of_classes(name: str, classes: int) -> None:
+def test_every_loss_increases_towards_success_for_any_number_of_classes(name: str, classes: int) -> None:
     logits = torch.linspace(1, -1, classes)[None].repeat(2, 1).requires_grad_()
     (g,) = torch.autograd.grad(LOSSES[name](logits, torch.zeros(2, dtype=torch.int64)).sum(), logits)
     assert bool((g[:, 0] < -0.01).all())
@@ -43,7 +43,7 @@ def test_every_loss_has_a_slope_towards_success_whatever_the_number_of_classes(n
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 @pytest.mark.parametrize("goal", [sp.Untargeted(), sp.Targeted(1)], ids=repr)
-def test_equal_logits_give_losses_and_gradients_that_are_numbers(goal: Goal, classes: int) -> None:
+def test_equal_logits_give_finite_losses_and_no_nan_gradients(goal: Goal, classes: int) -> None:
     logits = torch.full((3, classes), 0.5, requires_grad=True)
     chosen = goal.chosen_loss(logits, torch.ones(3, dtype=torch.int64), torch.arange(3))
     (g,) = torch.autograd.grad(chosen.sum(), logits)
@@ -63,7 +63,7 @@ def test_the_loss_is_chosen_row_by_row(goal: Goal) -> None:
 
 
 def test_the_gradient_of_a_chosen_loss_is_that_of_the_loss_alone() -> None:
-    """Four equal logits on top make the DLR of the first row infinite, and whatever is not chosen must not show."""
+    """Four equal largest logits make the DLR of the first row infinite, which must not affect the chosen losses."""
     ties = torch.tensor([[3.0, 3.0, 3.0, 3.0, 0.0], [1.0, 4.0, 2.0, 3.0, -1.0]])
     label = torch.tensor([4, 1])
     for place, loss in enumerate([cross_entropy, margin]):

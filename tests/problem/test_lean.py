@@ -20,7 +20,7 @@ HALF = torch.bfloat16
 
 
 class Net(nn.Module):
-    """Convolution and BatchNorm, then whatever a test wants."""
+    """Convolution and BatchNorm, then the function of a test."""
 
     def __init__(self, after: Any) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_the_engine_runs_the_copy_only_if_it_answers_like_the_model() -> None:
     assert running(odd, x) is odd
 
 
-def test_a_model_that_rejects_tensors_that_are_not_there_yet_runs_as_it_is() -> None:
+def test_a_model_that_rejects_deferred_tensors_runs_as_it_is() -> None:
     class Strict(Net):
         def forward(self, x: Tensor) -> Tensor:
             u = self.norm(self.conv(x))
@@ -140,7 +140,7 @@ def test_a_model_that_rejects_tensors_that_are_not_there_yet_runs_as_it_is() -> 
     assert running(model, images(6)) is model
 
 
-def test_an_attack_in_half_precision_reports_what_the_model_itself_says() -> None:
+def test_an_attack_in_half_precision_reports_the_predictions_of_the_model_itself() -> None:
     torch.manual_seed(1)
     model, x = Net(torch.relu), images(16)
     y = labelled(model, x)

@@ -1,4 +1,4 @@
-"""Models of every make: what is asked of them, and how they are given back."""
+"""Models of all kinds: requirements on their outputs, and their restoration."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_frozen_script_is_attacked_like_its_model() -> None:
         (lambda x: MODEL(x)[:, 0], r"\(3,\) for 3 images"),
     ],
 )
-def test_outputs_that_are_no_logits_are_refused(model: Any, message: str) -> None:
+def test_outputs_that_are_not_logits_are_refused(model: Any, message: str) -> None:
     with pytest.raises(LogitsShapeError, match=message):
         ATTACK(model, X, Y)
 
@@ -82,7 +82,7 @@ def test_non_finite_logits_on_clean_images_are_an_error() -> None:
         ATTACK(lambda x: MODEL(x) * torch.tensor([[1.0], [torch.nan], [1.0]]), X, Y)
 
 
-def test_non_finite_logits_during_the_search_are_no_success() -> None:
+def test_non_finite_logits_during_the_search_are_not_a_success() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.where((x != X[:1]).any(), torch.nan, 0.0) + MODEL(x)
 

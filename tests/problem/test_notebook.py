@@ -1,4 +1,4 @@
-"""Results in notebooks: the table says what the result says, the pictures are its images, and names are escaped."""
+"""Results in notebooks: the table has the numbers and the pictures the images of the result, and names are escaped."""
 
 from __future__ import annotations
 

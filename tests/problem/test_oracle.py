@@ -1,4 +1,4 @@
-"""What the model said, as the attacks see it."""
+"""Evaluations of the model."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ assert "sympy" not in sys.modules
 """
 
 
-def test_a_slope_that_is_known_is_followed_without_an_import_that_takes_a_second() -> None:
+def test_a_gradient_of_known_logits_does_not_import_sympy() -> None:
     done = subprocess.run([sys.executable, "-c", SLOPE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -87,7 +87,7 @@ def test_a_slope_that_is_known_is_followed_without_an_import_that_takes_a_second
 @pytest.mark.parametrize(
     "attack", [sp.SparsePGD(sp.Budget(k=20), 20), sp.SparseRS(sp.Budget(k=20), 40)], ids=["gradient", "black box"]
 )
-def test_a_model_built_under_inference_mode_is_attacked_like_any_other_and_given_back(attack: sp.Attack) -> None:
+def test_a_model_built_under_inference_mode_is_attacked_and_restored(attack: sp.Attack) -> None:
     with torch.inference_mode():
         model = SmallConvNet()
     x = images(6)
@@ -101,7 +101,7 @@ def test_a_model_built_under_inference_mode_is_attacked_like_any_other_and_given
     assert model.training
 
 
-def test_of_a_model_built_under_inference_mode_all_is_given_back_after_an_error_and_what_is_shared_stays_so() -> None:
+def test_a_model_built_under_inference_mode_is_restored_after_an_error_and_shared_tensors_stay_shared() -> None:
     with torch.inference_mode():
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
         model[1].weight = model[0].weight
@@ -119,7 +119,7 @@ def test_of_a_model_built_under_inference_mode_all_is_given_back_after_an_error_
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_images_of_another_type_than_the_model_are_refused_with_the_way_out() -> None:
+def test_images_of_another_dtype_than_the_model_are_refused_with_advice() -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
     with pytest.raises(
         sp.errors.DTypeError, match=r"images are torch.float64, but the model is torch.float32.*x\.float"
@@ -130,7 +130,7 @@ def test_images_of_another_type_than_the_model_are_refused_with_the_way_out() ->
     assert sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x.double(), y).x_adv.dtype == torch.float64
 
 
-def test_images_that_the_model_does_not_take_are_told_with_their_shape_and_its_own_words() -> None:
+def test_an_error_of_the_model_is_reported_with_the_shape_of_the_images() -> None:
     x, y = torch.rand(2, 4, 8, 8), torch.tensor([0, 1])
     with pytest.raises(
         sp.errors.ModelError, match=r"images of shape \(2, 4, 8, 8\): RuntimeError: Given groups=1"

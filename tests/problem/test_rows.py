@@ -29,7 +29,7 @@ OLD = Pair(torch.arange(4.0), torch.arange(8.0).view(4, 2))
 
 @pytest.mark.parametrize("which", [[True, False, True, False], [False] * 4, [True] * 4])
 @pytest.mark.parametrize("on_host", [True, False])
-def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
+def test_renewed_computes_only_the_needed_rows_on_a_cpu_and_all_rows_on_a_gpu(
     which: list[bool], on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
@@ -49,7 +49,7 @@ def test_renewed_makes_only_the_rows_that_are_wanted_on_a_cpu_and_all_on_a_gpu(
 
 @pytest.mark.parametrize("which", [[True, False, True, False], [False] * 4, [True] * 4])
 @pytest.mark.parametrize("on_host", [True, False])
-def test_put_writes_the_rows_that_are_chosen_and_leaves_the_others_where_they_are(
+def test_put_overwrites_the_chosen_rows_in_place(
     which: list[bool], on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "waits_for_host", lambda device: not on_host)
@@ -65,7 +65,7 @@ def test_put_writes_the_rows_that_are_chosen_and_leaves_the_others_where_they_ar
     assert torch.equal(found.c, torch.where(chosen, ~mask, mask))
 
 
-def test_tensors_of_a_kind_are_copied_at_once_and_those_in_place_not_at_all() -> None:
+def test_tensors_of_one_type_are_copied_together_and_identical_ones_not_at_all() -> None:
     names = [*"abcde"]
     Five = make_dataclass("Five", [(name, Tensor) for name in names])
     there = torch.arange(3)

@@ -1,4 +1,4 @@
-"""Inputs without rows and columns: how they are seen as images, and a recorded run on them that can be verified."""
+"""Inputs without rows and columns: their view as images, and a recorded run that can be verified."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GROUPS = sp.Groups([[0, 1, 2], [3, 4], [5, 6, 7]])
 @pytest.mark.parametrize(
     ("shape", "seen"), [((8,), (1, 1, 8)), ((3, 8), (3, 1, 8)), ((2, 4, 3, 5), (2, 1, 60)), ((2, 3, 4), (2, 3, 4))]
 )
-def test_the_shape_of_what_stands_for_an_image(shape: tuple[int, ...], seen: tuple[int, ...]) -> None:
+def test_the_shape_of_the_view_as_an_image(shape: tuple[int, ...], seen: tuple[int, ...]) -> None:
     x = torch.rand(2, *shape)
     assert shape_of(x) == seen
     if len(shape) != 3:
         assert torch.equal(as_images(x).flatten(1), x.flatten(1)), "entries keep their order"
 
 
-def test_only_batches_that_are_no_images_are_viewed() -> None:
+def test_only_inputs_that_are_not_images_are_viewed() -> None:
     budget, images = sp.Budget(k=1, pattern=GROUPS), torch.rand(2, 3, 4, 4)
     assert viewable(images.flatten(1), budget)
     assert not viewable(images, budget)
@@ -46,7 +46,7 @@ def test_an_empty_batch_of_features_has_an_empty_result() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 4)], ids=["features", "signals"])
-def test_every_way_in_takes_inputs_that_are_no_images(shape: tuple[int, ...]) -> None:
+def test_every_entry_point_takes_inputs_that_are_not_images(shape: tuple[int, ...]) -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3)).double().eval()
     x = torch.rand(12, *shape, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_every_way_in_takes_inputs_that_are_no_images(shape: tuple[int, ...]) ->
     assert torch.equal(model(x_adv).argmax(1) != y, adversary.result.fooled)  # type: ignore[union-attr]
 
 
-def test_a_pattern_of_pixels_refuses_them_at_every_way_in() -> None:
+def test_a_pattern_of_pixels_refuses_them_at_every_entry_point() -> None:
     model, x, y = nn.Linear(8, 3), torch.rand(4, 8), torch.zeros(4, dtype=torch.int64)
     attack = sp.SparsePGD(sp.Budget(k=2), 3)
     adversary = AutoAttack(model, 2, verbose=False)

@@ -1,4 +1,4 @@
-"""Images, labels, goals, indices, models and budgets that cannot be used: refused, in words that help."""
+"""Unusable images, labels, goals, indices, models and budgets are refused with helpful messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_unusable_labels_are_refused(y: Any, error: type[Exception], message: st
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
-        (7, LabelError, "the model has classes 0 to 4"),
+        (7, LabelError, "target 7 of image 0; the model has classes 0 to 4"),
         (torch.tensor([1, 2]), ShapeError, r"shape \(2,\) for 3 images"),
         (Y, LabelError, "is its true label"),
         (1.7, DTypeError, "target of type torch.float32; expected integers"),
@@ -90,7 +90,7 @@ def test_unusable_targets_are_refused(target: Any, error: type[Exception], messa
         ATTACK(MODEL, X, Y, goal=sp.Targeted(target))
 
 
-def test_an_unknown_way_to_accept_an_answer_is_refused() -> None:
+def test_an_unknown_value_of_accept_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="accept='foo'; use 'target' or 'any'"):
         sp.Targeted(1, accept="foo")  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def test_an_unusable_index_is_refused(attack: Any, index: Any, error: type[Excep
         (MODEL, {"logits": "out"}, "logits='out'; expected a function"),
     ],
 )
-def test_what_is_no_model_is_refused(attack: Any, model: Any, options: dict[str, Any], message: str) -> None:
+def test_what_is_not_a_model_is_refused(attack: Any, model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         attack(model, X, Y, **options)
 
@@ -140,12 +140,12 @@ def test_what_is_no_model_is_refused(attack: Any, model: Any, options: dict[str,
         ({"engine": "fp32"}, r"engine='fp32'; expected an Engine, e.g. Engine\('fp32'\)"),
     ],
 )
-def test_goals_and_engines_of_another_kind_are_refused(options: dict[str, Any], message: str) -> None:
+def test_goals_and_engines_of_other_types_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         ATTACK(MODEL, X, Y, **options)
 
 
 @pytest.mark.parametrize("kind", sorted({entry.kind for entry in registry.ENTRIES.values()}, key=repr))
-def test_a_number_is_no_budget(kind: Any) -> None:
+def test_a_number_is_refused_as_a_budget(kind: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"budget=20; expected a Budget, e.g. Budget\(k=20\)"):
         kind(20)

@@ -1,4 +1,4 @@
-"""The verifier rejects each way of cheating, one at a time, and counts what was really changed."""
+"""The verifier rejects every kind of violation and counts the actual changes."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_cheating_attack_is_reported_as_not_fooling() -> None:
     assert result.prediction.tolist() == [0, 0]
 
 
-def test_a_success_that_full_precision_denies_goes_on_and_is_not_reported() -> None:
-    """A model that answers wrongly only in the search, as reduced precision can."""
+def test_an_image_with_a_denied_success_is_attacked_further_and_not_reported() -> None:
+    """A model that is wrong only in the search, as one in reduced precision may be."""
 
     asked = []
 

@@ -1,4 +1,4 @@
-"""SparseAnneal: finds known optima, stays within the budget whatever a cycle tries, and counts what it asks."""
+"""SparseAnneal: finds known optima, stays within the budget, and counts its evaluations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MORE_BUDGETS = [
     [(one, i % 2 > 0) for i, one in enumerate(BUDGETS)] + [(one, False) for one in MORE_BUDGETS],
 )
 def test_promises_hold_also_when_cycles_begin_at_the_best_point(budget: sp.Budget, early_stop: bool) -> None:
-    """The matrix of tests/test_contract.py ends in the first cycle; 33 evaluations are three, from the clean image."""
+    """The attacks of tests/test_contract.py end in the first cycle; 45 evaluations reach the fifth."""
     model, x = SmallConvNet().eval(), images(4)
     y = labelled(model, x)
     y[2] = (y[2] + 1) % 5
@@ -118,7 +118,7 @@ def test_a_budget_of_one_patch_of_one_pixel_is_a_budget_of_one_pixel() -> None:
     assert torch.equal(pixels.x_adv, patches.x_adv)
 
 
-# What the random numbers, the batch and the number of steps change, and what they do not.
+# Random numbers, batches and the number of steps.
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any], messag
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3), OVERLAPPING], ids=repr)
 @pytest.mark.parametrize("early_stop", [True, False])
-def test_steps_ask_nothing_of_the_device(pattern: sp.Pattern, early_stop: bool) -> None:
+def test_steps_do_not_synchronise_with_the_device(pattern: sp.Pattern, early_stop: bool) -> None:
     net, x = SmallConvNet(), images(3)
     attack = sp.SparseAnneal(sp.Budget(k=2, pattern=pattern), 13, early_stop=early_stop)
     threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)
@@ -248,7 +248,7 @@ def test_cycles_ascend_the_margin_the_dlr_and_the_cross_entropy_in_turn() -> Non
     assert along == ["margin"] * 11 + ["dlr"] * 11 + ["ce"] * 11 + ["margin"] * 11
 
 
-# What a cycle tries beyond the budget is not a result.
+# Points beyond the budget are not a result.
 
 
 class Watched(Linear):
@@ -284,7 +284,7 @@ def test_a_model_that_only_more_groups_fool_is_not_fooled(pattern: sp.Pattern, e
 
 @pytest.mark.parametrize("k", [20, 64])
 def test_the_fewest_pixels_of_a_linear_model_are_found_within_one(k: int) -> None:
-    """Five pixels matter, each adds 1.5, and 3.3 are needed: three. 64 are all there are."""
+    """Five pixels matter, each adds 1.5, and 3.3 are needed, so three pixels. The image has 64."""
     weight, _, _ = linear.planted(sp.Budget(k=5))
     x = torch.full((4, 3, 8, 8), 0.5)
     model = Linear(weight, -0.5 * float(weight.sum()) - 2.2 * 1.5)
@@ -324,7 +324,7 @@ def test_starts_and_the_length_of_later_cycles_follow_from_which_first_step_is_b
 
 @pytest.mark.parametrize(("k", "expected"), [(1024, [32, 128, 512, 1024, 1024]), (100, [32, 100, 100, 100, 100])])
 def test_cycles_come_down_to_four_times_as_many_groups_until_there_is_a_success(k: int, expected: list[int]) -> None:
-    """Of 1,024 pixels, the first to 8 of them; all together do not do."""
+    """The first cycle ends with 8 of 1,024 pixels. Not even all of them together are a success."""
     x = torch.full((1, 1, 32, 32), 0.5)
     attack = Noted(sp.Budget(k), 70, early_stop=False)
     assert not bool(attack(Linear(torch.ones(1, 32, 32), -1025.0), x, torch.tensor([0])).fooled)
@@ -338,7 +338,7 @@ def test_three_cycles_begin_at_the_clean_image_where_a_success_has_many_groups(n
     attack = Noted(sp.Budget(1024), 60, early_stop=False)
     attack(Linear(weight, -0.5 * float(weight.sum()) - 0.55 * (needed - 0.5)), x, torch.tensor([0]))
     assert all(needed <= int(state.limit) + 1 < 1024 for state in attack.begun)
-    assert [bool((state.now.delta == 0).all()) for state in attack.begun[:3]] == [again, again, False]
+    assert [bool((state.cycle.now.delta == 0).all()) for state in attack.begun[:3]] == [again, again, False]
 
 
 def test_only_the_first_cycle_of_a_search_for_the_fewest_groups_has_twenty_steps() -> None:
@@ -362,9 +362,9 @@ def test_after_a_success_the_next_cycle_begins_there_with_one_group_fewer() -> N
     onward = [state for state in attack.begun if int(state.limit) < 144 and bool(state.margin.isinf())]
     assert onward
     for state in onward:
-        assert int(state.count) == int(state.limit)
+        assert int(state.cycle.now.count) == int(state.limit)
         change = (x + state.best.delta).clamp(0, 1) - x
-        torch.testing.assert_close(state.now.delta, change * state.now.v)
+        torch.testing.assert_close(state.cycle.now.delta, change * state.cycle.now.v)
 
 
 def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_are_few() -> None:
@@ -375,7 +375,7 @@ def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_a
         assert any(bool(state.cycle.local) for state in attack.begun) is expected
 
 
-def test_a_run_that_stops_at_the_first_success_is_resumed_whatever_changed_in_the_search_for_the_fewest() -> None:
+def test_the_search_for_the_fewest_groups_has_a_revision_of_its_own() -> None:
     attack = sp.SparseAnneal(sp.Budget(k=1))
     assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 7
 
@@ -402,7 +402,7 @@ def test_patches_become_fewer_where_one_suffices() -> None:
 
 @pytest.mark.parametrize("quantize", [False, True])
 def test_of_all_successes_that_count_the_one_with_the_fewest_groups_is_kept(quantize: bool) -> None:
-    """Also on the 8-bit grid, where small changes are none."""
+    """Also on the 8-bit grid, where small changes are rounded to none."""
     points: list[tuple[Tensor, Tensor]] = []
 
     class Noting(sp.SparseAnneal):
@@ -427,7 +427,7 @@ def test_of_all_successes_that_count_the_one_with_the_fewest_groups_is_kept(quan
 
 
 class Credulous(Linear):
-    """Believes more easily while gradients are taken, as a search in low precision may."""
+    """Is fooled more easily while gradients are taken, as a model in low precision may be."""
 
     def forward(self, x: Tensor) -> Tensor:
         logits = super().forward(x)
@@ -436,7 +436,7 @@ class Credulous(Linear):
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_last_success_that_full_precision_confirms_is_kept(apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pixels seem to do, but it takes three: what is found with two is denied."""
+    """In the search two pixels suffice, in full precision three: successes with two are denied."""
     monkeypatch.setattr("sparsepgd.search.table.waits_for_host", lambda device: apart)
     monkeypatch.setattr("sparsepgd.search.table.LONGEST", 1)
     x, weight = torch.full((3, 1, 8, 8), 0.5), torch.ones(1, 8, 8)
@@ -450,7 +450,7 @@ def test_the_last_success_that_full_precision_confirms_is_kept(apart: bool, monk
 
 @pytest.mark.parametrize("k", [19, 20, 21])
 def test_after_a_denied_success_as_many_groups_are_tried_as_before_it(k: int) -> None:
-    """Sixteen pixels seem to do, but it takes eighteen: successes with fewer are denied."""
+    """In the search sixteen pixels suffice, in full precision eighteen: successes with fewer are denied."""
     x, weight = torch.full((3, 1, 8, 8), 0.5), torch.ones(1, 8, 8)
     model = Credulous(weight, -32.0 - 0.5 * 17 - 0.02)
     with metered() as meter:
@@ -499,7 +499,7 @@ class Flat(nn.Module):
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3), OVERLAPPING], ids=repr)
 @pytest.mark.parametrize(("early_stop", "ties"), [(True, True), (False, False)])
-def test_a_model_without_slope_is_searched_to_the_end_and_not_fooled(
+def test_a_model_with_zero_gradients_is_attacked_to_the_end_and_not_fooled(
     pattern: sp.Pattern, early_stop: bool, ties: bool
 ) -> None:
     x, y = images(2), torch.zeros(2, dtype=torch.int64)
@@ -512,8 +512,8 @@ def test_a_model_without_slope_is_searched_to_the_end_and_not_fooled(
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Patches(3)], ids=repr)
-def test_points_where_the_model_has_no_answer_are_no_success_and_no_progress(value: float, pattern: sp.Pattern) -> None:
-    """Wherever the first pixel of the image changes."""
+def test_points_with_non_finite_logits_are_neither_a_success_nor_progress(value: float, pattern: sp.Pattern) -> None:
+    """Logits are not finite where the first pixel of the image is changed."""
     net, x = SmallConvNet().eval(), images(3)
     y = labelled(net, x)
     first = x[:, :, 0, 0]
@@ -633,8 +633,8 @@ def test_the_first_twenty_cycles_ascend_and_many_of_the_others_search_locally() 
 
 
 def test_a_step_on_a_gpu_takes_few_operations_besides_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the beginning of a cycle and the local search, which a GPU makes for all images at each step. Each operation
-    costs about as much as the next, however small."""
+    """Including the beginning of a cycle and the local search, which a GPU computes for all images in each step. All
+    operations take about equally long, however small."""
     operations.as_on_a_gpu(monkeypatch)
     net, x, attack = SmallConvNet().eval(), images(3), sp.SparseAnneal(sp.Budget(k=2), 300)
     threat, y = attack.budget.resolve((3, 12, 12)), labelled(net, x)

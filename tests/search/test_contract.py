@@ -1,4 +1,4 @@
-"""The contract: what is asked of an attack that somebody else wrote, and what it is asked with."""
+"""The interface of attacks: what an attack of another package must declare, and how it is called."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Theirs:
         return result
 
 
-def test_ours_are_taken_as_they_are_and_others_with_what_they_say() -> None:
+def test_attackers_are_taken_as_they_are_and_others_with_the_attributes_they_have() -> None:
     ours = sp.SparsePGD(BUDGET, 4)
     assert adopted(ours) is ours
     theirs = adopted(Theirs(BUDGET))
@@ -40,7 +40,7 @@ def test_ours_are_taken_as_they_are_and_others_with_what_they_say() -> None:
     assert adopted(Theirs(BUDGET), budget=sp.Budget(k=9), quantize=True).quantize
 
 
-def test_others_are_called_with_what_was_given() -> None:
+def test_others_are_called_with_the_options_that_were_given() -> None:
     model, x = SmallConvNet().eval(), images(3)
     y = labelled(model, x)
     theirs = Theirs(BUDGET)
@@ -50,7 +50,7 @@ def test_others_are_called_with_what_was_given() -> None:
     assert set(given) == {"seed", "index", "batch_size"}
 
 
-def test_the_budget_of_others_is_changed_where_that_can_be_done() -> None:
+def test_the_budget_of_others_is_replaced_if_they_are_dataclasses() -> None:
     theirs = adopted(Theirs(BUDGET)).with_budget(lambda budget: sp.Budget(k=2))
     assert isinstance(theirs, Foreign)
     assert theirs.budget.k == 2
@@ -67,6 +67,6 @@ def test_the_budget_of_others_is_changed_where_that_can_be_done() -> None:
 
 
 @pytest.mark.parametrize("what", ["spgd", sp.SparsePGD, None, lambda model, x, y: x])
-def test_what_is_no_attack_is_refused(what: Any) -> None:
+def test_objects_that_are_not_attacks_are_refused(what: Any) -> None:
     with pytest.raises(UnsupportedError, match="is not an attack; expected one"):
         adopted(what, budget=BUDGET)

@@ -1,4 +1,4 @@
-"""Sparse-AutoAttack: only survivors go on, what members found is kept row by row, and work adds up."""
+"""Sparse-AutoAttack: members attack survivors only, results are merged row by row, and passes add up."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_each_gradient_has_its_own_defaults_for_structures() -> None:
 
 
 @pytest.mark.parametrize("budget", [sp.Budget(k=12), sp.Budget(k=4, pattern=sp.Patches(2))], ids=repr)
-def test_it_finds_the_union_of_what_its_members_find_alone(budget: sp.Budget) -> None:
+def test_it_fools_the_union_of_the_images_that_its_members_fool_alone(budget: sp.Budget) -> None:
     model, x, y = problem(dtype=torch.float64)
     ensemble = small(budget=budget)
     result = ensemble(model, x, y, seed=0)
@@ -117,7 +117,7 @@ def test_each_member_sees_the_survivors_only_with_their_numbers() -> None:
     assert int(result.forwards[5]) == 0
 
 
-def test_a_success_of_full_length_is_not_put_at_risk_by_later_members() -> None:
+def test_a_success_with_early_stop_off_is_not_attacked_by_later_members() -> None:
     model, x, y = problem()
     strong, weak = (sp.SparsePGD(BUDGET, steps, early_stop=False) for steps in (6, 1))
     alone, both = strong(model, x, y), small(attacks=(strong, weak))(model, x, y)
@@ -133,7 +133,7 @@ def test_the_ensemble_needs_a_gradient_if_one_of_its_members_does() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5])
-def test_batch_sizes_that_are_none_are_refused(size: Any) -> None:
+def test_invalid_batch_sizes_are_refused(size: Any) -> None:
     model, x, y = problem(2)
     for attack in (small(), TopTargets(sp.SparsePGD(BUDGET, 3)), sp.SparsePGD(BUDGET, 3)):
         with pytest.raises(UnsupportedError, match=f"batch_size={size}; expected"):
@@ -249,13 +249,13 @@ def test_the_standard_version_has_all_steps_for_anneal_and_a_share_for_spgd(step
 
 
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Groups([[0, 1], [2, 3]])], ids=repr)
-def test_the_standard_version_ends_with_sparse_rs_where_cluster_rs_does_not_fit(pattern: sp.Pattern) -> None:
+def test_the_standard_version_ends_with_sparse_rs_for_other_patterns_than_points(pattern: sp.Pattern) -> None:
     ensemble = SparseAutoAttack(sp.Budget(k=1, pattern=pattern), 200, 30, version="standard")
     assert ensemble.names == ("anneal", *THREE)
     assert ensemble.members[-1].evaluations == 30
 
 
-def test_the_standard_version_breaks_what_anneal_breaks_and_then_more() -> None:
+def test_the_standard_version_fools_more_images_than_anneal_alone() -> None:
     """One member alone leaves images that a later one breaks, so that the order can be seen."""
     model, x, y = problem()
     ensemble = SparseAutoAttack(sp.Budget(k=8), 4, 300, version="standard")
@@ -355,8 +355,8 @@ def test_a_member_may_not_ignore_the_mask_of_the_ensemble() -> None:
         small(budget=masked, attacks=(sp.SparsePGD(BUDGET),))
 
 
-def test_a_result_is_merged_whatever_the_types_of_its_counters() -> None:
-    """As for another device, all is brought to what was there: others' attacks may count in int32."""
+def test_results_with_counters_of_other_types_are_merged() -> None:
+    """The first result determines types and devices: attacks of other packages may count in int32."""
     model, x, y = problem(4)
     part = sp.SparsePGD(BUDGET, 3)(model, x[1:3], y[1:3])
     counts = {name: getattr(part, name).int() for name in ("steps", "forwards", "backwards", "l0", "groups")}
@@ -367,7 +367,7 @@ def test_a_result_is_merged_whatever_the_types_of_its_counters() -> None:
     assert torch.equal(merged.x_adv[1:3], part.x_adv)
 
 
-def test_unusable_input_is_refused_before_anything_runs() -> None:
+def test_unusable_input_is_refused_before_the_first_member_runs() -> None:
     model, x, y = problem(3)
     with pytest.raises(ShapeError, match="index of shape"):
         small()(model, x, y, index=torch.arange(2))
@@ -378,6 +378,6 @@ def test_unusable_input_is_refused_before_anything_runs() -> None:
 
 
 @pytest.mark.parametrize("member", ["spgd", sp.SparsePGD, None])
-def test_a_member_that_is_no_attack_is_refused(member: Any) -> None:
+def test_a_member_that_is_not_an_attack_is_refused(member: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"is not an attack; expected one, e.g. SparsePGD"):
         small(attacks=(member,))

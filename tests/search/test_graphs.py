@@ -1,4 +1,4 @@
-"""Steps and their recording; what needs a GPU is in tests/gpu."""
+"""Steps and their recording. Tests that need a GPU are in tests/gpu."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rows:
     inner: Rows | None = None
 
 
-def test_as_many_steps_are_done_and_counted_as_asked_for() -> None:
+def test_the_requested_steps_are_taken_and_counted() -> None:
     meter = Meter()
     stepper: Stepper[Rows] = Stepper(lambda now: Rows(now.x + 1), graphs=False, meter=meter)
     now = stepper(stepper(Rows(torch.zeros(4, 2)), 3), 2)
@@ -39,10 +39,10 @@ def test_rows_are_chosen_joined_and_copied_through_nested_parts() -> None:
     assert next(tensors(both)).tolist() == [0, 3, 1, 0]
 
 
-def test_kernels_that_are_compiled_beside_the_search_come_into_what_is_recorded(
+def test_the_step_is_recorded_again_when_the_kernels_are_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The search is recorded without them first, and once more as soon as they are there."""
+    """It is first recorded without them, and once more as soon as they are ready."""
     there: list[bool] = []
 
     class Graph:
@@ -64,7 +64,7 @@ def test_kernels_that_are_compiled_beside_the_search_come_into_what_is_recorded(
     assert now.x.tolist() == [[20.0]] * 3
 
 
-def test_a_batch_whose_recording_does_not_fit_the_memory_goes_on_unrecorded_and_smaller_ones_are_recorded(
+def test_a_batch_whose_recording_does_not_fit_into_memory_runs_unrecorded_and_smaller_ones_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Graph:

@@ -109,7 +109,7 @@ class Judged(Turning):
         ((2, 1, 3), (True, True, True), "first", 1),
     ],
 )
-def test_a_point_that_does_not_count_is_not_kept_and_of_several_successes_the_one_that_is_asked_for(
+def test_points_that_do_not_count_are_not_kept_and_keeps_decides_between_several_successes(
     tenths: tuple[int, ...], counts: tuple[bool, ...], keeps: loop.Keeps, kept: int
 ) -> None:
     attack = Judged(sp.Budget(k=1), tenths=tenths, counts=counts, keeps=keeps, early_stop=False)
@@ -174,7 +174,7 @@ def test_rows_of_two_are_chosen_one_by_one_whatever_their_shape() -> None:
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Rows(), sp.Patches(3)], ids=repr)
 @pytest.mark.parametrize("gradient", ["unprojected", "projected"])
-def test_steps_ask_nothing_of_the_device_and_leave_parameters_without_gradient(
+def test_steps_do_not_synchronise_with_the_device_and_leave_parameters_without_gradient(
     pattern: sp.Pattern, gradient: Any
 ) -> None:
     net, x = SmallConvNet(), images(5)

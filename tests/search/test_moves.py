@@ -1,4 +1,4 @@
-"""Groups that overlap change their places: one at a time, with their content, to places that are free and usable."""
+"""Moves of overlapping groups: one at a time, with its content, to a free and usable position."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def begun(budget: sp.Budget, size: int = 10) -> tuple[Threat, Images, Tensor, Te
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
-def test_the_first_places_are_k_usable_ones_and_changed_as_far_as_the_box_allows(budget: sp.Budget) -> None:
+def test_the_first_positions_are_k_usable_ones_and_their_values_at_the_ends_of_the_box(budget: sp.Budget) -> None:
     threat, images, g, delta, v = begun(budget)
     assert v.flatten(1).sum(1).tolist() == [budget.k] * COUNT
     assert v.unique().tolist() == [0, 1]
@@ -54,7 +54,7 @@ def test_the_first_places_are_k_usable_ones_and_changed_as_far_as_the_box_allows
     torch.testing.assert_close((images.x + delta)[covered], edge[covered])
 
 
-def test_there_are_as_many_first_places_for_each_image_as_it_is_told() -> None:
+def test_the_number_of_first_positions_may_differ_between_images() -> None:
     threat, images, g = rows(sp.Budget(k=4, pattern=sp.Patches(2)), count=5)
     k = torch.tensor([4, 1, 3, 2, 4])
     _, v = placed(threat, images, g, k, torch.zeros(5, dtype=torch.int64), Noise(0))
@@ -75,8 +75,8 @@ def test_one_group_moves_to_a_free_and_usable_place_and_the_others_stay(budget: 
 
 
 @pytest.mark.parametrize("budget", BUDGETS[:3], ids=repr)
-def test_the_content_of_a_group_goes_along_and_lies_over_the_others(budget: sp.Budget) -> None:
-    """Pixel by pixel: where the moved group is now stands what stood where it was, elsewhere what stood there."""
+def test_the_content_of_a_group_moves_with_it_and_covers_the_others(budget: sp.Budget) -> None:
+    """Pixel by pixel: the new position of the group has the content of the old one, other pixels keep theirs."""
     threat, images, g, delta, v = begun(budget)
     delta = torch.rand(delta.shape, generator=torch.Generator().manual_seed(3)) * threat.expand(v)
     after, where = moved(threat, images, delta, v, g, torch.ones(COUNT, dtype=torch.int64), Noise(0))
@@ -114,8 +114,8 @@ def test_a_move_nearby_is_uniform_within_reach_and_ends_at_the_edge(side: int, r
     assert int(shift(torch.full((10_000,), 200), draw, 201, side).max()) == 200
 
 
-def test_places_are_drawn_by_what_they_promise() -> None:
-    """A linear gain: one patch promises all there is, so most of the draws fall on it, but not all of them."""
+def test_positions_are_drawn_by_their_first_order_gain() -> None:
+    """Only one patch has a gain, so most draws choose it, but not all."""
     budget = sp.Budget(k=1, pattern=sp.Patches(2))
     threat, images, _ = rows(budget, size=6)
     g = torch.zeros_like(images.x)
@@ -129,7 +129,7 @@ def test_places_are_drawn_by_what_they_promise() -> None:
     assert len(flat.unique()) > 20  # nothing is promised anywhere: all 25 places are alike
 
 
-def test_a_place_at_the_edge_of_the_box_promises_nothing() -> None:
+def test_a_position_at_the_end_of_the_box_has_no_gain() -> None:
     budget = sp.Budget(k=1, pattern=sp.Patches(2))
     threat, images, _ = rows(budget, size=6)
     x = torch.full_like(images.x, 0.5)
@@ -139,7 +139,7 @@ def test_a_place_at_the_edge_of_the_box_promises_nothing() -> None:
     assert float((drawn % threat.grid[2] == 4).float().mean()) > 0.9
 
 
-def test_where_every_place_is_taken_the_groups_stay() -> None:
+def test_groups_stay_if_every_position_is_taken() -> None:
     threat, images, g, delta, v = begun(sp.Budget(k=4, pattern=sp.Patches(3)), size=4)
     assert bool((v == 1).all())  # 2 x 2 places
     for draw in range(1, 4):
@@ -147,7 +147,7 @@ def test_where_every_place_is_taken_the_groups_stay() -> None:
         assert bool((v == 1).all())
 
 
-def test_a_usable_place_is_never_left_for_one_that_is_not() -> None:
+def test_no_group_moves_from_a_usable_to_an_unusable_position() -> None:
     allowed = torch.zeros(6, 6, dtype=torch.bool)
     allowed[5, 5] = True
     budget = sp.Budget(k=1, pattern=sp.Patches(2), allowed=allowed)  # one place of 25
@@ -157,7 +157,7 @@ def test_a_usable_place_is_never_left_for_one_that_is_not() -> None:
     torch.testing.assert_close(after, delta)
 
 
-def test_without_groups_one_is_set_up() -> None:
+def test_an_image_without_groups_gets_one() -> None:
     budget = sp.Budget(k=2, pattern=sp.Patches(2))
     threat, images, g = rows(budget)
     nothing = torch.zeros(COUNT, *threat.grid)

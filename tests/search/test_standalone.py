@@ -1,4 +1,4 @@
-"""Attacks with a loop of their own: questions are counted and split, the best claims are kept, progress is told."""
+"""Attacks with a loop of their own: queries are counted and split, the best points are kept, progress is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.models import SmallConvNet, Tight, images, labelled
 
 @dataclass(frozen=True, eq=False)
 class Blackening(Standalone):
-    """Turns one more pixel black at each question, from the upper left on."""
+    """Turns one more pixel black with each query, from the upper left."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ def asking(count: int, size: int, model: SmallConvNet) -> Queries:
     return Queries(Oracle(model.eval(), sp.Untargeted()), rows, size, zero, zero.clone())
 
 
-def test_answers_do_not_depend_on_how_questions_are_split_and_are_counted_by_image() -> None:
+def test_evaluations_do_not_depend_on_how_queries_are_split_and_are_counted_by_image() -> None:
     model = SmallConvNet(dtype=torch.float64)
     x, rows = images(7, dtype=torch.float64), torch.tensor([0, 2, 2, 1, 0, 2, 2])
     one, other = asking(4, 3, model), asking(4, 100, model)
@@ -103,7 +103,7 @@ def test_slopes_that_are_not_finite_are_zero(bad: float) -> None:
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
-def test_questions_that_do_not_fit_the_memory_are_asked_in_smaller_parts(room: int) -> None:
+def test_queries_that_do_not_fit_into_memory_are_split(room: int) -> None:
     model = Tight(room)
     oracle, plenty = (
         Queries(Oracle(one.eval(), sp.Untargeted()), *rest)
@@ -142,7 +142,7 @@ HUNGRY = [
 
 @pytest.mark.parametrize("attack", HUNGRY, ids=lambda attack: attack.name)
 @pytest.mark.parametrize("room", [1, 3])
-def test_an_attack_that_does_not_fit_the_memory_goes_on_with_the_same_result(attack: sp.Attack, room: int) -> None:
+def test_an_attack_that_does_not_fit_into_memory_continues_with_the_same_result(attack: sp.Attack, room: int) -> None:
     model, x = Tight(room), images(6, dtype=torch.float64)
     y = labelled(model.net, x)
     result, expected = attack(model, x, y), attack(model.net, x, y)
@@ -153,7 +153,7 @@ def test_an_attack_that_does_not_fit_the_memory_goes_on_with_the_same_result(att
     torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-6)
 
 
-def test_questions_about_no_points_have_empty_answers() -> None:
+def test_queries_without_points_have_empty_evaluations() -> None:
     oracle, x, rows = asking(4, 3, SmallConvNet()), images(4)[:0], torch.zeros(0, dtype=torch.int64)
     found = oracle.evaluate(x, rows, gradient=True)
     assert found.gradient is not None
@@ -167,7 +167,7 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
         Blackening(sp.Budget(k=2))(Tight(0), images(4, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
 
 
-def test_a_batch_whose_own_tensors_do_not_fit_is_halved_and_begun_anew() -> None:
+def test_a_batch_whose_own_tensors_do_not_fit_into_memory_is_halved_and_restarted() -> None:
     @dataclass(frozen=True, eq=False)
     class Wide(Blackening):
         def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
@@ -206,7 +206,7 @@ def test_a_success_beats_a_failure_and_among_equals_the_larger_worth_wins() -> N
     assert torch.equal(claims.x_adv[1], rows.x[1])  # the other image was not spoken of
 
 
-def test_answers_that_are_not_finite_are_never_claimed() -> None:
+def test_points_with_non_finite_logits_are_never_kept() -> None:
     rows, _ = entered(2)
     claims = Claims.none(rows)
     claims.offer(images(2, seed=7), torch.tensor([0, 1]), seen([-torch.inf, torch.nan], [False, False]))
@@ -239,7 +239,7 @@ def test_progress_grows_to_its_end_while_a_batch_is_under_way() -> None:
     assert done[-1] == 9 * 30
 
 
-def test_a_goal_that_an_attack_does_not_know_is_refused() -> None:
+def test_a_goal_that_an_attack_does_not_support_is_refused() -> None:
     model, x = SmallConvNet(), images(2)
     y = labelled(model, x)
     with pytest.raises(UnsupportedError, match=r"does not support the goal Divergence.*use Untargeted\(...\)"):

@@ -1,4 +1,4 @@
-"""The slots as a device sees them: looks, sizes, claims and memory. On a CPU the rules of a device are switched on."""
+"""The table of slots with the rules of a GPU, on a CPU: looks, batch sizes, confirmation and memory."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_last_steps_do_not_run_past_the_end() -> None:
     assert len(model.sizes) == 21
 
 
-def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> None:
+def test_looks_become_rare_if_no_images_finish_and_frequent_if_many_do() -> None:
     interval = LookInterval(64)
     seen = []
     for _ in range(8):
@@ -136,7 +136,7 @@ def test_looks_become_rare_when_nobody_leaves_and_frequent_when_many_do() -> Non
 
 
 @pytest.mark.parametrize("room", [1, 20])
-def test_a_batch_that_does_not_fit_is_halved_and_the_run_goes_on_with_the_same_result(room: int) -> None:
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_the_result_is_the_same(room: int) -> None:
     attack, model = sp.SparsePGD(sp.Budget(k=2), 25), Tight(room)
     y = labelled(model.net, X)
     with metered() as meter:
@@ -153,7 +153,7 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
 
 
 class Moody(nn.Module):
-    """Says something else while gradients are taken: what the search sees is not what counts."""
+    """Has other logits while gradients are taken, so that the search sees false successes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Moody(nn.Module):
 
 
 @pytest.mark.usefixtures("apart")
-def test_false_successes_go_back_to_work_until_their_steps_are_used_up() -> None:
+def test_images_with_false_successes_are_attacked_until_their_steps_are_used_up() -> None:
     model = Moody()
     y = labelled(model.net, X)
     with metered() as meter:
@@ -176,7 +176,7 @@ def test_false_successes_go_back_to_work_until_their_steps_are_used_up() -> None
 
 
 class Once(nn.Module):
-    """Says something else the first time that a gradient is taken, and never again."""
+    """Has other logits when the first gradient is taken, and never again."""
 
     def __init__(self) -> None:
         super().__init__()

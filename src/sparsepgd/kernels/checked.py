@@ -1,4 +1,4 @@
-"""Have the kernels compiled, and see that they compute what torch computes."""
+"""Compile the kernels, and compare their results with those of torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from sparsepgd.kernels import EAGER, compiled
 
-Comparison = tuple[str, Callable[[], bool]]  # the name of a kernel, and whether torch agrees with what it computed
+Comparison = tuple[str, Callable[[], bool]]  # the name of a kernel, and whether its result is that of torch
 FIRST_NUMBERS = (0.7782281041145325, 0.6801370978355408, 0.8083280920982361)  # of seed 0, stream 1, image 0, step 0
 
 
 def load(device: torch.device, seen: bool) -> None:
-    """Have the kernels ready, as far as one can know them: for fp16, images of 32x32 with three channels, ten classes
-    and a seed of 32 bits. `seen`: whether they passed the check on this machine before, in another process."""
+    """Compile or load the kernels for the usual arguments: fp16, images of 32x32 with three channels, ten classes and a
+    seed of 32 bits. `seen`: whether they passed the check on this machine before, in another process."""
     with torch.cuda.device(device):
         if seen:
             launched(device)
@@ -26,14 +26,14 @@ def load(device: torch.device, seen: bool) -> None:
 
 
 def check(device: torch.device) -> None:
-    """A kernel that does not compute what torch computes is an error: it may be compiled wrongly for a new device."""
+    """Raise an error if a kernel and torch differ. Triton may compile wrongly for a new device."""
     for name, agrees in launched(device):
         if not agrees():
             raise ArithmeticError(f"the kernel of {name} does not compute what torch computes")
 
 
 def launched(device: torch.device) -> list[Comparison]:
-    """Launch every kernel once. What torch makes of the same numbers is computed only when it is asked for."""
+    """Launch every kernel once. The results of torch are only computed if a comparison is called."""
     return [comparison for one in CHECKS for comparison in one(device)]
 
 
@@ -68,7 +68,8 @@ def check_top_k(device: torch.device) -> Iterator[Comparison]:
 
 
 def _largest_are(given: Tensor, score: Tensor, count: Tensor) -> bool:
-    return torch.equal(given, (_ranks(score) < count[:, None]).float())
+    ranks = score.argsort(1, descending=True).argsort(1)
+    return torch.equal(given, (ranks < count[:, None]).float())
 
 
 def check_clip(device: torch.device) -> Iterator[Comparison]:
@@ -96,7 +97,7 @@ def check_put(device: torch.device) -> Iterator[Comparison]:
 
 
 def check_judged(device: torch.device) -> Iterator[Comparison]:
-    """By the losses of torch, as far as it has them: the cross-entropy of one image, the margin of the other."""
+    """The cross-entropy of one image and the margin of the other."""
     logits = _values()[:, :500:50].sin().contiguous().to(device).requires_grad_()
     label, along = torch.tensor([3, 3], device=device), torch.tensor([0, 1], device=device)
     loss, fooled, slope = compiled.judged(logits, label, label, False, 1.0, 1, along, 4.0)
@@ -111,7 +112,7 @@ def check_judged(device: torch.device) -> Iterator[Comparison]:
 
 
 def check_varied(device: torch.device) -> Iterator[Comparison]:
-    """Of two images with one changed point, the one gets another point, as strong and at 7, and the other a darker
+    """Of two images with one changed point, one gets another point of the same size, point 7, and the other a darker
     colour."""
     mask, x = torch.zeros(2, 1, 32, 32, dtype=torch.bool), torch.full((2, 3, 32, 32), 0.5)
     mask[:, :, 5, 9], wanted = True, torch.zeros_like(x)
@@ -133,9 +134,5 @@ CHECKS = (
 
 
 def _values() -> Tensor:
-    """On the host: there torch has its own kernels already, which on a device it would have to load."""
+    """On the CPU, because on a GPU torch would have to load its own kernels."""
     return torch.linspace(-3, 3, 2 * 1024).view(2, 1024)
-
-
-def _ranks(score: Tensor) -> Tensor:
-    return score.argsort(1, descending=True).argsort(1)

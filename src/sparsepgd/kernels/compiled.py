@@ -1,8 +1,8 @@
-"""The kernels: BatchNorm in evaluation mode with an activation, its backward pass, random numbers, the k largest,
-changes clipped to the box of their images, images with them, and rows that take the place of others; those of
-variations.py and verdicts.py as well.
+"""The kernels: BatchNorm in evaluation mode with an activation, and its backward pass; random numbers; the k largest
+values; perturbations clipped to the box; perturbed images; rows that overwrite others. Those of variations.py and
+verdicts.py are exported too.
 
-Each is compiled once for a kind of numbers: what differs from call to call is an argument, not a constant of the code.
+Each is compiled once per dtype: values that differ between calls are arguments, not constants.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "put", "rende
 
 CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
-BLOCK = 1024  # random numbers, or entries of images
+BLOCK = 1024  # of random numbers, or entries of images
 ROUNDER = tl.constexpr(1.5 * 2**23)  # a float32 plus this, minus this: rounded, halves to even
-MOST = 1 << 18  # numbers of which `top_k` finds the largest
-HELD, PART = 16384, 8192  # so many of them one block holds; of more it reads a part at a time
+MOST = 1 << 18  # largest number of values for `top_k`
+HELD, PART = 16384, 8192  # values that one block holds; more values are read in parts
 
 
-# BatchNorm and activation. Channels come last in memory: a row is one place of one image, with all its channels.
+# BatchNorm and activation. Channels are last in memory: a row is one position of one image, with all its channels.
 
 
 @triton.jit(do_not_specialize=["rows", "code"])  # type: ignore[untyped-decorator]
@@ -65,7 +65,7 @@ def _backward(G, X, S, B, D, rows, channels, code, R: tl.constexpr, C: tl.conste
 
 
 class Fused(torch.autograd.Function):
-    """activation(x * factor + addend) of x (B, C, H, W) with channels last; only x has a gradient."""
+    """activation(x * factor + addend) for x (B, C, H, W) with channels last. Only x has a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor, addend: Tensor, name: str) -> Tensor:
@@ -120,7 +120,7 @@ def _uniform(  # type: ignore[no-untyped-def]
 
 
 def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: int, count: int) -> Tensor:
-    """(B, count): the random numbers of search/noise.py, bit for bit; `left`: their bits are shifted so far first."""
+    """(B, count), the random numbers of search/noise.py, bit for bit. `left`: the bits are shifted left by so many."""
     out = torch.empty(len(index), count, device=index.device)
     at_seed = isinstance(seed, Tensor)
     if out.numel():
@@ -136,7 +136,7 @@ def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _ranked(SCORE, USABLE, place, n, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The bits of numbers that are not negative rank as the numbers do; -1: not usable, -2: not there."""
+    """The bits of the values without the sign, which are ordered like them; -1: not usable, -2: beyond the end."""
     bits = tl.load(SCORE + place, mask=place < n, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
     if MASKED:
         bits = tl.where(tl.load(USABLE + place, mask=place < n, other=0) != 0, bits, -1)
@@ -145,8 +145,8 @@ def _ranked(SCORE, USABLE, place, n, MASKED: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
 def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The bits of the last one that is chosen are found one by one, the highest first; those that equal it are chosen
-    in their order until there are enough."""
+    """The bits of the smallest chosen value are found one by one, the highest first. Of the values equal to it, the
+    first ones are chosen until there are enough."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     bits = _ranked(SCORE + row * n, USABLE + row * n, place, n, MASKED)
     count = tl.load(COUNT + row).to(tl.int32)
@@ -164,7 +164,7 @@ def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constex
 def _top_k_of_many(  # type: ignore[no-untyped-def]
     SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The same for more numbers than one block holds: they are read again for each bit."""
+    """The same for more values than one block holds: they are read again for each bit."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     SCORE, USABLE, OUT = SCORE + row * n, USABLE + row * n, OUT + row * n
     count = tl.load(COUNT + row).to(tl.int32)
@@ -194,25 +194,21 @@ def _top_k_of_many(  # type: ignore[no-untyped-def]
 
 
 def top_k(score: Tensor, usable: Tensor | None, count: Tensor) -> Tensor:
-    """(B, n) float32: 1 on the `count` (B,) largest sizes of score (B, n) float32, n <= MOST, where `usable` (B, n) is
-    true; 0 elsewhere. Among equals the first wins, as in Threat.top_k."""
+    """(B, n) float32: 1 on the `count` (B,) largest absolute values of score (B, n) float32, n <= MOST, where `usable`
+    (B, n) is true; 0 elsewhere. Of equal values the first one wins, as in Threat.top_k."""
     out, n = torch.empty_like(score), score.shape[1]
     block = triton.next_power_of_2(n)
     if out.numel():
         where = score if usable is None else usable.contiguous().view(torch.uint8)
         inputs = score, where, count.contiguous(), out, n, usable is not None
         if block <= HELD:
-            _top_k[(len(score),)](*inputs, block, num_warps=_warps(block))
+            _top_k[(len(score),)](*inputs, block, num_warps=4 if block <= 1024 else 8)
         else:
             _top_k_of_many[(len(score),)](*inputs, PART, num_warps=16)
     return out
 
 
-def _warps(block: int) -> int:
-    return 4 if block <= 1024 else 8
-
-
-# Changes within the box
+# Perturbations within the box
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -249,8 +245,8 @@ def _render(P, MASK, X, LOW, HIGH, OUT, entries, size, levels, BLOCK: tl.constex
 
 
 def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels: int) -> Tensor:
-    """Float32 images x (B, C, H, W), changed by p where mask (B, 1 or C, H, W) > 0, from low to high; on a grid of so
-    many levels, 0: on none."""
+    """x + p, float32 (B, C, H, W), where mask (B, 1 or C, H, W) > 0, clipped to low and high, and x elsewhere.
+    `levels`: of the grid to which x + p is rounded; 0: no rounding."""
     p, x, low, high = (one.expand_as(x).contiguous() for one in (p, x, low, high))
     mask = mask.contiguous().view(torch.uint8) if mask.dtype == torch.bool else mask.contiguous()
     out, entries = torch.empty_like(x), x[0].numel() if len(x) else 0
@@ -261,7 +257,7 @@ def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels
     return out
 
 
-# Rows that take the place of others
+# Rows that overwrite others
 
 
 @triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
@@ -272,7 +268,7 @@ def _put(WHICH, NEW, INTO, entries, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 def put(which: Tensor, new: Tensor, into: Tensor) -> Tensor:
-    """Where which (B,) is true, write the rows of new (B, ...) over those of into, float32 and contiguous."""
+    """Where which (B,) is true, overwrite the rows of into (B, ...), float32 and contiguous, by those of new."""
     entries = into[0].numel() if len(into) else 0
     if into.numel():
         grid = len(into), triton.cdiv(entries, BLOCK)

@@ -1,7 +1,7 @@
 """The name of Triton's compiler, under which it keeps compiled kernels.
 
-Triton makes this name in each process anew: it reads and hashes its own files, some hundred megabytes, before it looks
-into its cache on disk. A process that takes the name from an earlier one finds the kernels 0.3 s earlier.
+Triton computes this name anew in each process: it reads and hashes its own files, some hundred megabytes, before it
+reads its cache on disk. A process that takes the name from an earlier one has the kernels 0.3 s earlier.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PLACES = ("triton.runtime.cache", "triton.compiler.compiler")  # modules that ha
 
 
 def fingerprint() -> str:
-    """Of Triton's files, by their sizes and times, without reading or importing them: another one means another name.
-    Empty if there is no Triton that can be found."""
+    """The sizes and times of Triton's files, without reading or importing them. If they differ, so may the name. Empty
+    if Triton is not found."""
     try:
         spec = find_spec("triton")
         root = Path(spec.origin).parent if spec and spec.origin else None
@@ -28,12 +28,12 @@ def fingerprint() -> str:
 
 
 def name() -> str:
-    """As Triton makes it, which must be imported; empty if this version makes none."""
+    """The name that Triton computes; empty if this version has none. Triton must be imported."""
     return next((module.triton_key() for module in _modules()), "")
 
 
 def set_name(name: str) -> None:
-    """Triton, which must be imported, does not make a name in this process but has this one, unless it is empty."""
+    """Give Triton this name, so that it does not compute one, unless it is empty. Triton must be imported."""
     for module in _modules() if name else ():
         module.triton_key = lambda: name  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""A random variation of the changed points of an image in one kernel: `varied` of search/random_search/clusters.py."""
+"""A random variation of the changed points of an image: `varied` of search/random_search/clusters.py in one kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-POINTS = 4096  # of an image at most: one block holds them all
+POINTS = 4096  # largest number for an image: one block holds all of them
 
 
 @triton.jit(do_not_specialize=["height", "width", "drawn", "most"])  # type: ignore[untyped-decorator]
@@ -16,7 +16,8 @@ def _varied(  # type: ignore[no-untyped-def]
     height, width, drawn, most, eps, anywhere, copied, tuned, learnt, weakest,
     MASKED: tl.constexpr, LANES: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One image, with the names of `varied`; i are points of the grid, all of them, j channels."""
+    """One image. Names are those of `varied`. `i`: points of the grid, (BLOCK,). `j`: channels, (WIDE,). LANES: 1, or
+    the number of channels if they count separately."""
     row, size = tl.program_id(0).to(tl.int64), height * width
     points, i, j = LANES * size, tl.arange(0, BLOCK), tl.arange(0, WIDE)
     MASK, NEW_MASK, USABLE = MASK + row * points, NEW_MASK + row * points, USABLE + row * points
@@ -31,7 +32,8 @@ def _varied(  # type: ignore[no-untyped-def]
     single, side = tl.load(SINGLE + row) != 0, tl.load(SIDE + row).to(tl.int32)
     strong = tl.load(COIN + 2)
 
-    # old: a changed point; new: a free one, of single ones often beside changed ones
+    # old: a random changed point
+    # new (`_crowd`, `_place` of clusters.py): a random free point; a single one is often beside changed points
     tune = (tl.load(COIN) < tuned) & single & (tl.sum(mask.to(tl.int32)) > 0)
     old = tl.argmax(tl.where(usable, tl.where(mask, other, 0.0), -1.0), 0)
     near = tl.zeros((BLOCK,), tl.float32)
@@ -49,7 +51,8 @@ def _varied(  # type: ignore[no-untyped-def]
     race = tl.where(free, race, -1e30 * (2 - place))
     new = tl.argmax(tl.where(usable, race, float("-inf")), 0)
 
-    # the mask: with the square, and without as many of the others as there are too many, those nearest to the old point
+    # the mask (`_square`, `_dropped`): the square is added; if there are then too many points, others that are nearest
+    # to the old point are reset
     corner = tl.where(tune, old, new)
     top, left = corner // width % height, corner % width
     added = usable & (c == corner // size) & (h >= top) & (h < top + side) & (w >= left) & (w < left + side)
@@ -62,7 +65,8 @@ def _varied(  # type: ignore[no-untyped-def]
     stays = (mask | added) & ((may_go & (nearest == float("-inf"))) == 0)
     tl.store(NEW_MASK + i, stays.to(tl.uint8), mask=i < points)
 
-    # the colour (WIDE,): a fresh one, that of the neighbours, or that of the old point, somewhat altered
+    # the colour (WIDE,) of the square: a fresh one, that of the neighbours, or that of the old point
+    # fresh (`_fresh`, `_with_room`): random signs, of any size or about that of the old point
     real = j < CHANNELS
     shown = tl.load(VALUE + j * size + old % size, mask=real, other=0.0)
     strength = tl.max(tl.abs(shown), 0)
@@ -77,6 +81,7 @@ def _varied(  # type: ignore[no-untyped-def]
     kept = tl.max(tl.abs(tl.minimum(tl.maximum(fresh, low), high)), 0)
     opposite = tl.max(tl.abs(tl.minimum(tl.maximum(-fresh, low), high)), 0)
     fresh = tl.where(opposite > 2 * kept, -fresh, fresh)
+    # that of the neighbours (`_around`): the mean over the changed points of the 3x3 square
     total, crowd = tl.zeros((WIDE,), tl.float32), tl.zeros((WIDE,), tl.float32)
     lane = j * size if LANES > 1 else 0 * j
     above, before = (new + 0 * j) // width % height - 1, (new + 0 * j) % width - 1
@@ -90,6 +95,7 @@ def _varied(  # type: ignore[no-untyped-def]
     colour = tl.where(tune, shown, colour)
     colour = tl.where(tune | copy, colour + tl.max(tl.abs(colour), 0) * wiggle, fresh)
 
+    # the values (`_painted`): the colour on the square, clipped to the box; 0 on reset points
     for channel in tl.static_range(CHANNELS):
         one = tl.sum(tl.where(j == channel, colour, 0.0), 0)
         here = (i < points) & (c == channel) if LANES > 1 else i < points
@@ -112,8 +118,8 @@ def varied(
     most: int,
     shares: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
-    """The new mask (B, *grid) bool and value (B, C, H, W). `box`: x, low and high, `most`: points that may go back to
-    clean at once, `shares`: eps and the constants of clusters.py; numbers are float32, points at most POINTS."""
+    """The new mask (B, *grid) bool and value (B, C, H, W). `box`: x, low and high. `most`: largest number of points
+    that are reset. `shares`: eps and the constants of clusters.py. Values are float32, points at most POINTS."""
     (lanes, height, width), channels = mask.shape[1:], value.shape[1]
     value, *box_ = (one.expand_as(value).contiguous() for one in (value, *box))
     new_mask, new_value = torch.empty(mask.shape, dtype=torch.bool, device=mask.device), torch.empty_like(value)

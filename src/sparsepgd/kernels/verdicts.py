@@ -1,5 +1,5 @@
-"""All that an attack wants to know of logits in one kernel: the loss, the verdict, and the gradient of a loss chosen
-image by image (problem/goals.py)."""
+"""All that an attack computes from logits in one kernel: the loss, the verdict, and the gradient of a loss, which may
+differ between images (problem/goals.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-CLASSES = 16384  # at most: one block holds the logits of an image
+CLASSES = 16384  # largest number: one block holds the logits of an image
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def _judged(  # type: ignore[no-untyped-def]
     here, own = j < classes, j == tl.load(LABEL + row)
     z = tl.load(LOGITS + row * classes + j, mask=here, other=float("-inf"))
     finite = tl.sum((here & ((tl.abs(z) < float("inf")) == 0)).to(tl.int32)) == 0
-    z = tl.where(here & (finite == 0), 0.0, z)  # any numbers will do: neither loss nor gradient is used
+    z = tl.where(here & (finite == 0), 0.0, z)  # any value: neither loss nor gradient is used
     label = tl.sum(tl.where(own, z, 0.0), 0)
     which = tl.where(chosen != 0, tl.load(ALONG + row).to(tl.int32), reported)
 
@@ -51,7 +51,7 @@ def _judged(  # type: ignore[no-untyped-def]
     fourth, at_fourth = tl.where(few, third, fourth), tl.where(few, at_third, at_fourth)
     wide = first - (third + fourth) / 2
     spread = tl.where(classes == 2, 1.0, tl.maximum(wide, tiny))
-    moves = ((wide >= tiny) & (classes > 2)).to(tl.float32)  # the spread does, where it is not held
+    moves = ((wide >= tiny) & (classes > 2)).to(tl.float32)  # whether the spread has a gradient: not if it is clamped
     spread_slope = moves * (at_first.to(tl.float32) - (at_third.to(tl.float32) + at_fourth.to(tl.float32)) / 2)
     dlr = tl.div_rn(margin, spread)
     dlr_slope = tl.div_rn(margin_slope, spread) - tl.div_rn(dlr, spread) * spread_slope
@@ -74,10 +74,10 @@ def judged(
     along: Tensor | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of logits (B, classes) float32, at most CLASSES: the loss (B,), whether they are a success (B,) bool, and the
-    gradient (B, classes) of `scale` times the loss `along` (B,), or of the `reported` one. A success: the class said is
-    the one that is `wanted` (B,), or if not `equal`, it is another one. Where logits are not finite there is none, the
-    loss is -inf, and the gradient is 0. Losses are named by their place in LOSSES."""
+    """For logits (B, classes) float32, at most CLASSES: the loss `reported`, (B,), whether each image is a success,
+    (B,) bool, and the gradient (B, classes) of `scale` times the loss `along` (B,), default `reported`. Losses are
+    indices in LOSSES. A success: the predicted class is `wanted` (B,), or, if not `equal`, another one. If logits are
+    not finite, there is no success, the loss is -inf, and the gradient is 0."""
     rows, classes = logits.shape
     loss, slope = torch.empty(rows, device=logits.device), torch.empty(rows, classes, device=logits.device)
     fooled = torch.empty(rows, dtype=torch.bool, device=logits.device)

@@ -1,4 +1,4 @@
-"""Checks of images, labels and numbers, made once before a run."""
+"""Checks of images, labels and numbers before a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOGETHER = 1024  # images of which a copy is made
 
 
 def check_shape(x: Tensor) -> None:
-    """Floating point (B, C, H, W). The values are not looked at, for which a device would be waited for."""
+    """Floating point (B, C, H, W). Values are not read, which would synchronise with the device."""
     if not isinstance(x, Tensor):
         raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
     if x.dim() != 4:
@@ -32,7 +32,7 @@ def check_shape(x: Tensor) -> None:
 
 
 def check_images(x: Tensor, quantize: bool = False) -> None:
-    """Floating point (B, C, H, W), finite, in [0, 1]; on the 8-bit grid if the search is to stay there."""
+    """Floating point (B, C, H, W), finite, in [0, 1]; on the 8-bit grid with `quantize`."""
     check_shape(x)
     if x.numel() == 0:
         return
@@ -66,7 +66,7 @@ def check_labels(y: Tensor, x: Tensor) -> Tensor:
 
 
 def check_index(index: Tensor | None, y: Tensor) -> Tensor:
-    """(B,) int64 where the labels y are: the numbers given, or 0 to B - 1."""
+    """(B,) int64 on the device of the labels y: `index`, or 0 to B - 1 if it is None."""
     if index is None:
         return torch.arange(len(y), device=y.device)
     if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
@@ -77,35 +77,36 @@ def check_index(index: Tensor | None, y: Tensor) -> Tensor:
     return index.to(y.device, torch.int64)
 
 
-def check_classes(y: Tensor, classes: int) -> None:
-    if bool(((y < 0) | (y >= classes)).any()):
-        row = int(((y < 0) | (y >= classes)).nonzero()[0])
-        raise LabelError(f"label {int(y[row])} of image {row}; the model has classes 0 to {classes - 1}")
-
-
-def check_positive(**values: float | None) -> None:
-    """Every given hyper-parameter must be larger than zero."""
-    for name, value in values.items():
-        if value is not None and not (isinstance(value, Real) and value > 0):
-            raise UnsupportedError(f"{name}={value!r}; expected a number larger than 0")
+def check_classes(y: Tensor, classes: int, what: str = "label") -> None:
+    unknown = (y < 0) | (y >= classes)
+    if bool(unknown.any()):
+        row = int(unknown.nonzero()[0])
+        raise LabelError(f"{what} {int(y[row])} of image {row}; the model has classes 0 to {classes - 1}")
 
 
 def check_counts(**values: int | None) -> None:
-    """Every given number of steps, images or the like must be an integer larger than zero; numpy's are taken too."""
+    """Every number of steps, images etc. that is not None must be an integer larger than zero, also one of NumPy."""
     for name, value in values.items():
-        if value is not None and not isinstance(value, Integral):
-            raise UnsupportedError(f"{name}={value!r}; expected an integer")
-    check_positive(**values)
+        _check_number(name, value, Integral, 0)
+
+
+def _check_number(name: str, value: float | None, kind: type, more_than: float) -> None:
+    if value is None:
+        return
+    if kind is Integral and not isinstance(value, Integral):
+        raise UnsupportedError(f"{name}={value!r}; expected an integer")
+    if not (isinstance(value, Real) and value > more_than):
+        raise UnsupportedError(f"{name}={value!r}; expected a number larger than {more_than}")
 
 
 def count(default: int | None, least: int = 1) -> Any:
-    """A field of a dataclass that holds a number of steps, images or the like."""
-    return field(default=default, metadata={"check": check_counts, "more_than": least - 1})
+    """A field of a dataclass that holds a number of steps, images etc."""
+    return field(default=default, metadata={"kind": Integral, "more_than": least - 1})
 
 
 def positive(default: float | None, more_than: float = 0) -> Any:
-    """A field of a dataclass that holds a number larger than zero."""
-    return field(default=default, metadata={"check": check_positive, "more_than": more_than})
+    """A field of a dataclass that holds a number larger than `more_than`."""
+    return field(default=default, metadata={"kind": Real, "more_than": more_than})
 
 
 def choice(default: str | None, values: Iterable[str]) -> Any:
@@ -114,11 +115,10 @@ def choice(default: str | None, values: Iterable[str]) -> Any:
 
 
 def check_fields(values: Any) -> None:
-    """The fields made by the three above."""
+    """Check the fields that were made by `count`, `positive` and `choice`."""
     for one in fields(values):
         value, limits = getattr(values, one.name), one.metadata
         if "values" in limits and value not in (one.default, *limits["values"]):
             raise UnsupportedError(f"{one.name}={value!r}; use one of {', '.join(map(repr, limits['values']))}")
-        if "check" in limits:
-            offset = limits["more_than"]
-            limits["check"](**{one.name: value - offset if offset and value is not None else value})
+        if "kind" in limits:
+            _check_number(one.name, value, limits["kind"], limits["more_than"])

@@ -1,10 +1,10 @@
-"""Goals: what counts as success, and the loss that leads there. The loss always grows towards success."""
+"""Goals: what counts as a success, and the loss that an attack maximises to get there."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError
 from sparsepgd.kernels import kernels
+from sparsepgd.problem.checks import check_classes
 
 LossName = Literal["ce", "margin", "dlr"]
 
@@ -21,16 +22,16 @@ def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """max_{j != label} z_j - z_label: positive when another class wins."""
+    """max_{j != label} z_j - z_label: positive if another class is predicted."""
     own = logits.gather(1, label[:, None])
     others = logits.scatter(1, label[:, None], -torch.inf)
     return others.amax(1) - own.squeeze(1)
 
 
 def dlr(logits: Tensor, label: Tensor) -> Tensor:
-    """The margin relative to the spread of the largest logits, so that their scale does not matter (Croce and Hein,
-    2020): divided by z_1 - (z_3 + z_4) / 2, or by z_1 minus the last where a model has three classes. Of two it is the
-    margin: relative to itself that would be constant."""
+    """The margin divided by the spread of the largest logits, z_1 - (z_3 + z_4) / 2, so that their scale does not
+    matter (Croce and Hein, 2020). With three classes the spread is z_1 - z_3; with two the result is the margin,
+    because the ratio would be constant."""
     if logits.shape[1] == 2:
         return margin(logits, label)
     first, _, *rest = logits.topk(min(4, logits.shape[1])).values.unbind(1)
@@ -43,11 +44,11 @@ LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What follows from logits, as one kernel of a GPU computes it."""
+    """What one GPU kernel computes from logits."""
 
     loss: Tensor  # (B,), -inf where logits are not finite
     fooled: Tensor  # (B,) bool
-    slope: Tensor  # (B, classes), the gradient of the loss that leads, times the scale
+    slope: Tensor  # (B, classes), the gradient of the ascended loss, times the scale
 
 
 class Goal(ABC):
@@ -73,18 +74,16 @@ class Goal(ABC):
     def verdict(
         self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
     ) -> Verdict | None:
-        """The loss `name`, whether the goal is reached, and the slope of the loss `along` (B,), see `chosen_loss`, or
-        else of the same one. None: not at once."""
-        return None
+        """The loss `name`, whether the goal is reached, and the gradient of the loss `along` (B,), see `chosen_loss`,
+        or of `name` if it is None, by one GPU kernel. Returns None if there is no kernel for it."""
+        found, success = kernels(logits.device), self._success(y, label)
+        if found is None or success is None or logits.dtype != torch.float32 or logits.shape[1] > found.CLASSES:
+            return None
+        return Verdict(*found.judged(logits, label, *success, list(LOSSES).index(name), along, scale))
 
-
-def _at_once(
-    logits: Tensor, label: Tensor, wanted: Tensor, equal: bool, sign: float, name: LossName, *led: Any
-) -> Verdict | None:
-    found = kernels(logits.device)
-    if found is None or logits.dtype != torch.float32 or logits.shape[1] > found.CLASSES:
+    def _success(self, y: Tensor, label: Tensor) -> tuple[Tensor, bool, float] | None:
+        """For the kernel: a class (B,), whether a success predicts it or another one, and the sign of the losses."""
         return None
-    return Verdict(*found.judged(logits, label, wanted, equal, sign, list(LOSSES).index(name), *led))
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,8 @@ class Untargeted(Goal):
     def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
         return (logits.argmax(1) != y) & logits.isfinite().all(1)
 
-    def verdict(
-        self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
-    ) -> Verdict | None:
-        return _at_once(logits, label, y, False, 1.0, name, along, scale)
+    def _success(self, y: Tensor, label: Tensor) -> tuple[Tensor, bool, float]:
+        return y, False, 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +128,7 @@ class Targeted(Goal):
         if target.dim() > 1 or (target.dim() == 1 and len(target) != len(y)):
             raise ShapeError(f"target of shape {tuple(target.shape)} for {len(y)} images; use (B,) or one integer")
         target = target.expand(len(y))
-        if bool(((target < 0) | (target >= classes)).any()):
-            raise LabelError(f"target {target.tolist()[:5]}...; the model has classes 0 to {classes - 1}")
+        check_classes(target, classes, "target")
         if bool((target == y).any()):
             raise LabelError(
                 f"the target of image {int((target == y).nonzero()[0])} is its true label; choose another class"
@@ -143,22 +139,19 @@ class Targeted(Goal):
         return -LOSSES[name](logits, label)
 
     def reached(self, logits: Tensor, y: Tensor, label: Tensor) -> Tensor:
-        said = logits.argmax(1)
-        hit = said == label if self.accept == "target" else said != y
+        prediction = logits.argmax(1)
+        hit = prediction == label if self.accept == "target" else prediction != y
         return hit & logits.isfinite().all(1)
 
-    def verdict(
-        self, logits: Tensor, y: Tensor, label: Tensor, name: LossName, along: Tensor | None, scale: float
-    ) -> Verdict | None:
-        exact = self.accept == "target"
-        return _at_once(logits, label, label if exact else y, exact, -1.0, name, along, scale)
+    def _success(self, y: Tensor, label: Tensor) -> tuple[Tensor, bool, float]:
+        return (label, True, -1.0) if self.accept == "target" else (y, False, -1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Divergence(Goal):
-    """Any class but the true one, led by the divergence from the clean answers, as TRADES asks of its adversary.
+    """Any class but the true one, with the divergence from the clean predictions as the loss, as in TRADES.
 
-    It holds one row for each image of a batch, so it serves a call that keeps the batch whole (`perturb`).
+    It holds one row per image of a batch, so it can only be used where the batch is kept whole (`perturb`).
     """
 
     clean: Tensor  # (B, classes), log-probabilities

@@ -1,8 +1,8 @@
 """A copy of a model that is faster in half precision: its weights are cast once, and a BatchNorm in evaluation mode
 runs together with the activation that follows it, in one kernel.
 
-It runs under autocast like the model itself and does the same operations in the same order, so that models with
-branches, loops or random numbers stay what they are. Nothing is traced.
+It runs under autocast like the model itself, with the same operations in the same order. Nothing is traced, so models
+may have branches, loops and random numbers.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ IN_PLACE = (F.relu_, torch.relu_, Tensor.relu_)
 
 
 def lean(model: nn.Module, half: torch.dtype) -> nn.Module | None:
-    """None: the model has nothing to be gained by it, or cannot be copied."""
+    """None: the copy would not be faster, or the model cannot be copied."""
     if not any(type(module) is nn.BatchNorm2d for module in model.modules()):
         return None
     try:
         twin = copy.deepcopy(model)
-    except Exception:  # of tensors that belong to a graph, or of what a model holds besides: files, locks, sockets
+    except Exception:  # tensors that belong to a graph, or files, locks, sockets
         return None
     for module in twin.modules():
         if type(module) in CAST:
@@ -64,7 +64,7 @@ class Affine(nn.Module):
         addend = addend if norm.bias is None else addend + norm.bias.float()
         self.register_buffer("factor", factor.contiguous())
         self.register_buffer("addend", addend.contiguous())
-        self.halves = [one.to(half).view(-1, 1, 1) for one in (factor, addend)]
+        self.halves = self._in(half)
 
     def forward(self, x: Tensor) -> Tensor:
         return Deferred.of(x, self)
@@ -74,15 +74,15 @@ class Affine(nn.Module):
         if quick and (found := kernels(x.device)) is not None:
             out: Tensor = found.Fused.apply(x, self.factor, self.addend, name)
             return out
-        factor, addend = self.halves if x.dtype == self.halves[0].dtype else self._whole(x.dtype)
+        factor, addend = self.halves if x.dtype == self.halves[0].dtype else self._in(x.dtype)
         return EAGER[name](torch.addcmul(addend, x, factor))
 
-    def _whole(self, dtype: torch.dtype) -> list[Tensor]:
+    def _in(self, dtype: torch.dtype) -> list[Tensor]:
         return [one.to(dtype).view(-1, 1, 1) for one in (self.factor, self.addend)]
 
 
 class Deferred(Tensor):
-    """What an `Affine` makes of x, as soon as somebody asks for it: an activation gets both at once."""
+    """The output of an `Affine`, computed when it is used, so that one kernel can include an activation."""
 
     x: Tensor
     norm: Affine
@@ -115,11 +115,11 @@ class Deferred(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise TypeError(f"{func} does not look for tensors that are not there yet")
+        raise TypeError(f"{func} does not support the deferred output of a normalisation")
 
 
 def _as_fused(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the activation is the one that the kernel has: modules name beta and threshold of softplus each time."""
+    """Whether the kernel has this activation. The module Softplus passes beta and threshold in each call."""
     if func is F.softplus:
         given = dict(zip(("input", "beta", "threshold"), args, strict=False)) | kwargs
         return (given.get("beta", 1), given.get("threshold", 20)) == (1, 20)

@@ -1,4 +1,4 @@
-"""What notebooks show of results: a small table, and thumbnails of the first images that were fooled."""
+"""Results in notebooks: a small table, and thumbnails of the first fooled images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STORED = 160  # its longest side in the file, at most
 
 
 def of_result(result: Result) -> str:
-    """A result has neither clean images nor names: adversarial images alone, and classes as numbers."""
+    """Only adversarial images, and classes as numbers: a result has no clean images and no names."""
     cells = {
         "images": f"{len(result):,}",
         "clean accuracy": f"{result.clean_accuracy:.1%}",
@@ -36,13 +36,13 @@ def of_result(result: Result) -> str:
 
 
 def fooled_by(names: Iterable[str | None]) -> list[str]:
-    """How many images each attack fooled, as a note; nothing if it was one attack."""
+    """A note on how many images each attack fooled; none if it was one attack."""
     by = Counter(name for name in names if name is not None)
     return ["fooled by " + ", ".join(f"{name}: {count}" for name, count in by.most_common())] if len(by) > 1 else []
 
 
 def render(cells: Mapping[str, str], notes: Iterable[str], figures: Iterable[str]) -> str:
-    """A table of one row, then the notes, then the figures; fonts and colours are left to the notebook."""
+    """A table of one row, the notes and the figures, with the fonts and colours of the notebook."""
     head = "".join(f"<th>{escape(word)}</th>" for word in cells)
     row = "".join(f"<td>{escape(word)}</td>" for word in cells.values())
     below = "".join(f"<p>{escape(note)}</p>" for note in notes)
@@ -51,7 +51,7 @@ def render(cells: Mapping[str, str], notes: Iterable[str], figures: Iterable[str
 
 
 def thumbnails(result: Result, x: Tensor | None = None, class_names: Sequence[str] = ()) -> Iterator[str]:
-    """The first images that were fooled, each after its clean one if `x` is given; none of what is no image."""
+    """The first fooled images, each after its clean one if `x` is given; none if inputs are not images."""
     shown = result.fooled.nonzero()[:MOST, 0].tolist() if result.x_adv.dim() == 4 else []
     for i in shown:
         before, after = (_name(int(said[i]), class_names) for said in (result.clean_prediction, result.prediction))
@@ -61,7 +61,7 @@ def thumbnails(result: Result, x: Tensor | None = None, class_names: Sequence[st
 
 
 def three_channels(x: Tensor) -> Tensor:
-    """Of any number of them, (C, H, W)."""
+    """(3, H, W) from any number of channels (C, H, W)."""
     if x.shape[0] == 2:
         x = torch.cat([x, torch.zeros_like(x[:1])])
     return x.expand(3, -1, -1) if x.shape[0] == 1 else x[:3]

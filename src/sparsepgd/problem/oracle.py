@@ -30,12 +30,12 @@ from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
-BORROWING = RLock()  # one at a time: the mode of a model and torch's switches and generators are those of all threads
+BORROWING = RLock()  # one call at a time: threads share the mode of a model and torch's settings and generators
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What the model said of a batch of points."""
+    """The outputs of the model for a batch of points."""
 
     loss: Tensor  # (B,), larger is better for the adversary
     fooled: Tensor  # (B,) bool
@@ -43,7 +43,7 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """What a search evaluates points with; `Oracle` is the one for classifiers."""
+    """Evaluates points for a search. `Oracle` is the one for classifiers."""
 
     @property
     def model(self) -> Any: ...
@@ -51,21 +51,21 @@ class Evaluator(Protocol):
         self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
     ) -> Evaluation: ...
     def running(self, model: Model, scale: float) -> Self:
-        """Asks the model as an engine runs it, and scales the loss while its gradient is taken."""
+        """The same for the model as an engine runs it, with the loss scaled while its gradient is taken."""
 
     def confirmed(self, x_adv: Tensor, y: Tensor, label: Tensor, batch_size: int) -> Tensor:
-        """(B,) bool, whether points are successes in full precision."""
+        """(B,) bool, whether the points are successes in full precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """A model, the way to its logits, and the goal. Use it inside ``borrowed(model)``."""
+    """A model, a function that extracts its logits, and the goal. Use it inside ``borrowed(model)``."""
 
     model: Model
     goal: Goal = field(default_factory=Untargeted)
     loss: LossName = "ce"
     extract: Callable[[Any], Tensor] | None = None  # from the model's output to logits
-    device: torch.device | None = None  # where the model is asked; None: where the images are
+    device: torch.device | None = None  # of the model; None: that of the images
     scale: float = 1.0  # of the loss while its gradient is taken
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class Oracle:
     def evaluate(
         self, x_adv: Tensor, y: Tensor, label: Tensor, gradient: bool, along: Tensor | None = None
     ) -> Evaluation:
-        """One forward pass and, if asked for, one backward pass to the points alone. `along`: (B,) places in LOSSES,
-        for each image the loss whose gradient is taken; None: the loss that is reported."""
+        """One forward pass and, with `gradient`, one backward pass to the points only. `along`: (B,), for each image
+        the index in LOSSES of the loss whose gradient is taken; None: the loss that is reported."""
         if not gradient:
             with torch.no_grad():
                 logits = self.logits(x_adv)
@@ -108,7 +108,7 @@ class Oracle:
         with torch.enable_grad():
             point, logits = self.traced(x_adv)
             if (found := self.goal.verdict(logits, y, label, self.loss, along, self.scale)) is not None:
-                # a sum, because torch would import sympy for a gradient with a slope given
+                # a sum, because with grad_outputs torch would import sympy
                 (g,) = torch.autograd.grad((logits * found.slope).sum(), point)
                 return Evaluation(found.loss, found.fooled, self._unscaled(g, point))
             loss = self.goal.loss(logits, label, self.loss)
@@ -117,8 +117,8 @@ class Oracle:
         return self.judged(logits.detach(), loss.detach(), y, label, self._unscaled(g, point))
 
     def _unscaled(self, g: Tensor, point: Tensor) -> Tensor:
-        """The gradient, laid out like the points, which convolutions turn round: every operation on both would be
-        slower."""
+        """The gradient without the scale, in the memory format of the points. That of a convolution differs, which
+        would make every operation on both slower."""
         return torch.nan_to_num(g if self.scale == 1 else g / self.scale, 0.0, 0.0, 0.0, out=torch.empty_like(point))
 
     def running(self, model: Model, scale: float) -> Self:
@@ -128,7 +128,7 @@ class Oracle:
         return self.goal.reached(self.answers(x_adv, batch_size), y, label)
 
     def traced(self, x_adv: Tensor) -> tuple[Tensor, Tensor]:
-        """The points and their logits, with the way back from these to those; for use while gradients are on."""
+        """The points and their logits, connected by a graph for gradients. Call it with gradients enabled."""
         point = x_adv.detach().requires_grad_()
         logits = self.logits(point)
         if not logits.requires_grad:
@@ -139,15 +139,15 @@ class Oracle:
         return point, logits
 
     def judged(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
-        """Non-finite logits are no success and no progress either."""
+        """The evaluation of known logits. With non-finite logits a point is not a success, and its loss is -inf."""
         loss = torch.where(logits.isfinite().all(1), loss, -torch.inf)
         return Evaluation(loss, self.goal.reached(logits, y, label), g)
 
     @torch.no_grad()
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
-        """Logits of clean or final images in full precision, batch by batch: (B, classes), where the images are.
+        """Logits (B, classes) of clean or final images in full precision, on the device of the images.
 
-        Batches that do not fit the memory are halved. Here a model is asked first, so here it is said what it refuses.
+        Batches that do not fit into memory are halved. This is the first use of a model, so its errors are explained.
         """
         try:
             with full_precision():
@@ -156,22 +156,22 @@ class Oracle:
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise _refused(self.model, x[:batch_size], error) from error
+            raise _explained(self.model, x[:batch_size], error) from error
 
 
 def logits_of(
     model: Model, x: Tensor, batch_size: int, extract: Callable[[Any], Tensor] | None = None, device: Any = None
 ) -> Tensor:
-    """What a model that is not borrowed yet says of clean or final images, see `Oracle.answers`."""
+    """`Oracle.answers` for a model that is not borrowed yet."""
     device = working_device(model, x) if device is None else torch.device(device)
     with borrowed(model, device):
         return Oracle(model, extract=extract, device=device).answers(x, batch_size)
 
 
-def classifier(asked: Evaluator) -> Oracle:
-    """What answers with logits; nothing else does."""
-    if isinstance(asked, Oracle):
-        return asked
+def classifier(evaluator: Evaluator) -> Oracle:
+    """The evaluator as an `Oracle`; an error if it has no logits."""
+    if isinstance(evaluator, Oracle):
+        return evaluator
     raise UnsupportedError(
         "this attack needs the logits of a classifier, and a detector has none; use SparsePGD, SparseRS, or "
         "SAIF or PGD0 with restarts=1 and targets=0"
@@ -179,7 +179,7 @@ def classifier(asked: Evaluator) -> Oracle:
 
 
 def check_logits(logits: Tensor) -> None:
-    """Clean images must give finite logits; probabilities get a warning."""
+    """Raise an error if logits of clean images are not finite; warn if they are probabilities."""
     finite = logits.isfinite()
     if not bool(finite.all()):
         row, number = (~finite).nonzero()[0].tolist()
@@ -196,18 +196,18 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
-def _refused(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
+def _explained(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:
         how = {torch.float32: "x.float()", torch.float64: "x.double()"}.get(own, f"x.to({own})")
         return DTypeError(f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use {how}")
-    said = f"{type(error).__name__}: {first_line(error)}"
-    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {said}; check the shape that it expects")
+    what = f"{type(error).__name__}: {first_line(error)}"
+    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {what}; check the shape that it expects")
 
 
 def working_device(model: Model, x: Tensor) -> torch.device:
-    """Where the model is. The images are there too, or on the host, from where they come in a stream."""
+    """The device of the model. The images are on the same device or on the CPU."""
     tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else iter(())
     first = next(tensors, None)
     if first is None or first.device == x.device:
@@ -219,9 +219,9 @@ def working_device(model: Model, x: Tensor) -> torch.device:
 
 @contextmanager
 def borrowed(model: Model, device: torch.device) -> Iterator[None]:
-    """The model in evaluation mode with frozen parameters; all is as it was afterwards, random state included.
+    """The model in evaluation mode with frozen parameters. Modes, flags and random state are restored afterwards.
 
-    Another thread that wants to borrow waits.
+    Only one thread borrows at a time; others wait.
     """
     devices = [device] if device.type == "cuda" else []
     with BORROWING, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
@@ -245,8 +245,8 @@ def borrowed(model: Model, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _ordinary(modules: list[nn.Module]) -> Iterator[None]:
-    """Copies instead of parameters and buffers that were made under torch.inference_mode: of those torch neither
-    takes gradients nor lets them be frozen and released."""
+    """Replace parameters and buffers that were created under torch.inference_mode by copies: torch neither computes
+    gradients through them nor changes their requires_grad."""
     lent = [
         (module, name, tensor)
         for module in modules
@@ -254,7 +254,7 @@ def _ordinary(modules: list[nn.Module]) -> Iterator[None]:
         for name, tensor in own(recurse=False, remove_duplicate=False)
         if tensor.is_inference()
     ]
-    copies = {id(tensor): tensor.detach().clone() for _, _, tensor in lent}  # what is shared stays shared
+    copies = {id(tensor): tensor.detach().clone() for _, _, tensor in lent}  # shared tensors stay shared
     try:
         for module, name, tensor in lent:
             copy = copies[id(tensor)]

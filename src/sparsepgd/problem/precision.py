@@ -1,4 +1,4 @@
-"""What float32 means on a GPU: with TF32 or without."""
+"""The precision of float32 on a GPU: with or without TF32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No autocast, no TF32: what is counted is counted in float32."""
+    """A context without autocast and TF32, for everything that decides a result."""
     kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     with tf32(False), torch.autocast(kinds[0], enabled=False), torch.autocast(kinds[-1], enabled=False):
         yield
@@ -19,7 +19,8 @@ def full_precision() -> Iterator[None]:
 
 @contextmanager
 def tf32(allowed: bool = True) -> Iterator[None]:
-    """torch has older and newer switches for this and refuses a mixture: those are used that the caller uses."""
+    """A context with or without TF32. torch does not allow a mixture of its old and new settings, so those that the
+    caller uses are set."""
     try:
         cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     except RuntimeError:

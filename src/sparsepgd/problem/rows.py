@@ -23,13 +23,13 @@ def join(*parts: D) -> D:
 
 
 def choose(which: Tensor, one: D, other: D) -> D:
-    """Row by row, those of one where `which` (B,) is True, else those of the other."""
+    """The rows of `one` where `which` (B,) is True, and of `other` elsewhere."""
     return renewed(which, lambda rows: select(one, rows), other)
 
 
 def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
-    """The old rows, and where `which` (B,) is True the new ones. `new` makes the rows that it is given: on a CPU only
-    those that are wanted, on a GPU all of them, because the host would have to wait for their number."""
+    """New rows where `which` (B,) is True, and the rows of `old` elsewhere. `new` computes the rows that it is given:
+    on a CPU those that are needed, on a GPU all of them, because the host would have to wait for their number."""
     if waits_for_host(which.device):
         everywhere = new(slice(None))
         return each(lambda a, b: torch.where(which.view(-1, *[1] * (a.dim() - 1)), a, b), everywhere, old)
@@ -40,8 +40,8 @@ def renewed(which: Tensor, new: Callable[[Tensor | slice], D], old: D) -> D:
 
 
 def put(which: Tensor, new: D, into: D) -> D:
-    """`into`, overwritten with the rows of `new` where `which` (B,) is True. The other rows are not copied: for large
-    images that would take as long as many layers of a network."""
+    """`into`, overwritten by the rows of `new` where `which` (B,) is True. Other rows are not copied, which for large
+    images would take as long as many layers of a network."""
     for tensor, place in zip(tensors(new), tensors(into), strict=True):
         if place is not tensor:
             _put(which, tensor, place)
@@ -49,21 +49,18 @@ def put(which: Tensor, new: D, into: D) -> D:
 
 
 def _put(which: Tensor, new: Tensor, into: Tensor) -> None:
+    floats = new.dtype == into.dtype == torch.float32 and into.is_contiguous()
     if not waits_for_host(which.device):
         pick = which.nonzero()[:, 0]
         into.index_copy_(0, pick, new[pick].to(into.dtype))
-    elif _plain(new, into) and (found := kernels(into.device)) is not None:
+    elif floats and (found := kernels(into.device)) is not None:
         found.put(which, new, into)
     else:
         torch.where(which.view(-1, *[1] * (new.dim() - 1)), new.to(into.dtype), into, out=into)
 
 
-def _plain(new: Tensor, into: Tensor) -> bool:
-    return new.dtype == into.dtype == torch.float32 and into.is_contiguous()
-
-
 def waits_for_host(device: torch.device) -> bool:
-    """A look stalls a device, and so does a new size of the batch; not so a CPU."""
+    """Whether reading a value, or a new batch size, costs much time: on every device but a CPU."""
     return device.type != "cpu"
 
 
@@ -72,7 +69,7 @@ def clone(rows: D) -> D:
 
 
 def assign(into: Any, rows: Any) -> None:
-    """Copy every tensor to where its like lies, unless it lies there already; those of a kind at once."""
+    """Copy every tensor of `rows` into its counterpart, unless both are the same; those of one type at once."""
     alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
     for place, tensor in zip(tensors(into), tensors(rows), strict=True):
         if place is not tensor:
@@ -92,7 +89,7 @@ def tensors(rows: Any) -> Iterator[Tensor]:
 
 
 def each(operation: Callable[..., Tensor], *rows: D) -> D:
-    """The operation on every tensor, or on all that are in the same place."""
+    """Apply the operation to every tensor, or to the tensors of several dataclasses in the same field."""
     first: Any = rows[0]
     if first is not None and not isinstance(first, Tensor):
         names = [field.name for field in dataclasses.fields(first)]

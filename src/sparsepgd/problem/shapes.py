@@ -1,7 +1,7 @@
 """Non-image inputs: features (B, F), signals (B, C, L), and everything else without rows and columns.
 
-Attacks know images (B, C, H, W). For a pattern that asks for no geometry, other inputs are viewed as images of one row,
-and the model is given its own shape back, so that there is one loop and one verifier for all of them.
+Attacks take images (B, C, H, W). For patterns without geometry, other inputs are viewed as images with one row, and
+reshaped when the model is called, so that all inputs share one loop and one verifier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Call = TypeVar("Call", bound=Callable[..., Result | Tensor])
 
 
 def of_any_shape(call: Call) -> Call:
-    """The call of an attack on images, made to take other inputs where the pattern allows them."""
+    """Decorates the call of an attack on images, so that it takes other inputs if the pattern allows them."""
 
     @wraps(call)
     def attack(self: Any, model: Model, x: Tensor, *args: Any, **options: Any) -> Result | Tensor:
@@ -36,12 +36,12 @@ def of_any_shape(call: Call) -> Call:
 
 
 def viewable(x: Any, budget: Budget | None) -> bool:
-    """Whether x is no image, and the pattern does not mind."""
+    """Whether x is not a batch of images, and the pattern allows that."""
     return isinstance(x, Tensor) and x.dim() not in (0, 1, 4) and budget is not None and budget.pattern.any_shape
 
 
 def seen_as_images(x: Tensor, budget: Budget | None) -> Tensor:
-    """x itself, or as images where that is allowed."""
+    """x, viewed as images if it is `viewable`."""
     return as_images(x) if viewable(x, budget) else x
 
 
@@ -53,13 +53,13 @@ def as_images(x: Tensor) -> Tensor:
 
 
 def shape_of(x: Tensor) -> tuple[int, int, int]:
-    """(C, H, W) of the images that x is, or stands for."""
+    """(C, H, W) of x, viewed as images if necessary."""
     images = x if x.dim() == 4 else as_images(x)
     return images.shape[1], images.shape[2], images.shape[3]
 
 
 def with_own_shape(model: Model, x: Tensor) -> Model:
-    """The model for images that stand for inputs like x."""
+    """The model for images that are views of inputs with the shape of x."""
     inner, shape = model, tuple(x.shape[1:])
 
     def reshaped(images: Tensor) -> Any:
@@ -69,12 +69,12 @@ def with_own_shape(model: Model, x: Tensor) -> Model:
 
 
 class View(nn.Module):
-    """A function that calls a model. The model's modules are borrowed with it and restored afterwards."""
+    """A module from a function that calls a model. The modules of the model are borrowed with it."""
 
     def __init__(self, function: Model, model: object) -> None:
         super().__init__()
         self.function = function
-        self.model = model  # seen by torch if it is a module
+        self.model = model  # registered by torch if it is a module
 
     def forward(self, x: Tensor) -> Any:
         return self.function(x)

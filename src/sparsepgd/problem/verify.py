@@ -1,7 +1,7 @@
 """The verifier, and the result of every attack. It trusts no attack and shares no code with one.
 
-It sees the clean images, the images that an attack returned and the budget, and answers for each image:
-is it within the budget, and does the model, evaluated again in full precision, predict what the adversary wants?
+From the clean images, the images that an attack returned and the budget, it decides for each image whether it is within
+the budget, and whether the model, evaluated again in full precision, predicts what the adversary wants.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Result:
 
     x_adv: Tensor  # (B, C, H, W); untouched pixels are bit for bit those of x
     fooled: Tensor  # (B,) bool
-    clean_correct: Tensor  # (B,) bool; wrong from the start: not robust, and with an untargeted goal not attacked
+    clean_correct: Tensor  # (B,) bool; False: not robust, and with an untargeted goal not attacked
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, the fewest groups of the pattern that cover them
     steps: Tensor  # (B,) int64, updates until success, or all of them
     forwards: Tensor  # (B,) int64, forward passes of the search on this image, until success
     backwards: Tensor  # (B,) int64
-    loss: Tensor  # (B,) of x_adv, as the attack measured it; NaN where nothing was searched
+    loss: Tensor  # (B,), of x_adv, as measured by the attack; NaN if the image was not attacked
     clean_prediction: Tensor  # (B,) int64
     prediction: Tensor  # (B,) int64, on x_adv
     broken_by: tuple[str | None, ...]  # the attack that fooled the model, for each image
@@ -64,15 +64,17 @@ class Result:
 
 
 def untouched(x: Tensor, y: Tensor, clean: Tensor) -> Result:
-    """The result before any attack: clean images, and what the model says of them."""
-    said, zero = clean.argmax(1), torch.zeros_like(y)
-    loss, none = clean.new_full(y.shape, math.nan), torch.zeros_like(y, dtype=torch.bool)
-    return Result(x.clone(), none, said == y, zero, zero, zero, zero, zero, loss, said, said, (None,) * len(y))
+    """The result before any attack: the clean images and their predictions. `clean`: logits (B, classes)."""
+    prediction, zero, loss = clean.argmax(1), torch.zeros_like(y), clean.new_full(y.shape, math.nan)
+    return Result(
+        x.clone(), zero > 0, prediction == y, zero, zero, zero, zero, zero, loss, prediction, prediction,
+        broken_by=(None,) * len(y),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, if asked for, the 8-bit grid
+    within: Tensor  # (B,) bool: budget, range, eps, allowed pixels and, with `quantize`, the 8-bit grid
     l0: Tensor  # (B,) int64, changed pixels
     groups: Tensor  # (B,) int64, Omega_0
 
@@ -84,7 +86,7 @@ class Verdict(Extent):
 
 
 def measure(budget: Budget, x: Tensor, x_adv: Tensor, *, quantize: bool = False) -> Extent:
-    """Compare ``x_adv`` (B, C, H, W) with ``x``; pixels count as changed if any bit of their value did."""
+    """Compare ``x_adv`` (B, C, H, W) with ``x``. A pixel counts as changed if any of its values differs."""
     changed = x_adv != x  # NaN counts as changed
     pixels = changed.any(1)
     groups, coverable = _groups(changed, budget)
@@ -113,7 +115,7 @@ def verify(
 
 
 def _groups(changed: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
-    """The exact group norm of each image, and whether the groups can make such a change at all."""
+    """The exact group norm of each image, and whether groups can cover its changes."""
     try:
         return group_l0(changed, budget.pattern).to(changed.device), changed.new_ones(len(changed))
     except BudgetError:
@@ -129,7 +131,7 @@ def _groups(changed: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
 
 
 def _values_ok(x: Tensor, x_adv: Tensor, changed: Tensor, budget: Budget, quantize: bool) -> Tensor:
-    """(B,): every changed value in [0, 1], within eps of x, and on the 8-bit grid if that was asked for."""
+    """(B,) bool: all changed values are in [0, 1], within eps of x and, with `quantize`, on the 8-bit grid."""
     before, after = x.double(), x_adv.double()
     if quantize:
         level = (after * LEVELS).round()

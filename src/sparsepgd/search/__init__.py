@@ -1,4 +1,4 @@
-"""How the adversary looks: the shared loop and the attacks that run in it."""
+"""The search for adversarial images: the shared loop and the attacks."""
 
 from sparsepgd.search.anneal import SparseAnneal
 from sparsepgd.search.attack import Attack

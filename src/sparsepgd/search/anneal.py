@@ -1,23 +1,23 @@
-"""SparseAnneal: ascent with many groups and small changes that shrinks to k groups, over and over from the best point.
+"""SparseAnneal: gradient ascent in short cycles that begin with many groups and end with k.
 
-Pseudo-code and figures are in docs/anneal.md. A cycle disturbs the best point, ascends, and keeps what has the larger
-margin. Groups that do not overlap (pixels, features, rows, columns, index sets) are disturbed by letting many more of
-them change at first; groups that overlap (patches, shapes) by moving one of them (moves.py). Where groups are single
-points (pixels, features), some cycles are a local search instead: random variations (random_search/clusters.py).
+The pseudo-code and the results are in docs/anneal.md. A cycle changes the best point at random, ascends, and keeps the
+point with the largest margin. If groups do not overlap (pixels, features, rows, columns, index sets), a cycle begins
+with many groups and drops the weakest ones until k are left. Groups that overlap (patches, shapes) are moved instead
+(moves.py). If groups are single points (pixels, features), some cycles are a local search: they change a few points at
+random, without a gradient (random_search/clusters.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.checks import check_counts
+from sparsepgd.problem.checks import count
 from sparsepgd.problem.goals import LOSSES, LossName
 from sparsepgd.problem.oracle import Evaluation
 from sparsepgd.problem.rows import choose, put, renewed, select
@@ -32,118 +32,106 @@ from sparsepgd.threat import Threat
 
 @dataclass(frozen=True)
 class CycleSettings:
-    """How cycles are made; the values were chosen on held-out training images."""
+    """The settings of all cycles. A start is a cycle that begins at the clean image; sizes are shares of eps."""
 
-    starts: int  # cycles that begin at the clean image, at most: there is a next one if the last found the best point
-    size: float  # the first step of the first of them, as a share of eps,
-    growth: float  # and by how much that of each further one is larger
-    span: float  # later first steps: that of the start which found the best point, times 1 / span to span
+    starts: int  # largest number of starts; after the first, each requires that the one before found the best point
+    size: float  # first step of the first start
+    growth: float  # factor from the first step of one start to that of the next
+    span: float  # other cycles: the first step of the best start, times a random factor from 1 / span to span
     length: int  # steps of a cycle
-    decay: float  # a step after so many, as a share of the first
-    longer: int | None = None  # steps of later cycles where the smallest first step is the best; None: as of others,
-    late: int = 0  # and how many cycles come before the first of them
-    widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups; the larger for starts
-    hold: float = 0.6  # the share of its steps after which it has come down to k groups
-    noise: float = 0.0  # the largest uniform noise that is added to the best point
-    barred: float = 0.0  # the largest share of the groups that a cycle may not use
-    local: float = 0.0  # the share of the cycles that search around the best point, if groups are single points,
-    ascents: int = 0  # and how many cycles come before the first of them
+    decay: float  # factor by which steps shrink in `length` steps
+    late: int = 0  # number of the first cycle that is longer than others if the first start was the best one,
+    late_length: int | None = None  # and its steps; None: `length`
+    widths: tuple[float, float] = (1.0, 1.0)  # a cycle begins with so many times k groups, a start with the larger
+    hold: float = 0.6  # share of the steps until k groups are left
+    noise: float = 0.0  # largest uniform noise added to the best point
+    barred: float = 0.0  # largest share of the groups that a cycle excludes
+    local: float = 0.0  # probability of local search, if groups are single points
+    ascents: int = 0  # number of the last cycle that is never a local search
 
 
+# Chosen on held-out training images
 ANNEALED = CycleSettings(
-    starts=3,
-    size=0.1,
-    growth=2.5,
-    span=1.5,
-    length=10,
-    decay=0.5,
-    longer=15,
-    late=6,
-    widths=(3.0, 40.0),
-    noise=0.05,
-    barred=0.2,
-    local=0.3,
-    ascents=20,
-)
-MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, length=10, decay=0.2)  # of groups that overlap
-FURTHEST = 0.8  # their first step, as a share of eps, where eps is small: otherwise it is the share `size` of 1
-FIRST = 20  # steps of the first cycle of a minimum-norm search
-PART = 128  # it comes down to this part of all groups,
-RISE = 4  # each later one to so many times as many as the one before, until there is a success,
-DEEPEST = 0.3  # and then to a share of the fewest so far: from this share on, drawn evenly
-# With fewer groups than this a minimum-norm search does not begin at the clean image again; with as many or more it has
-# no local search, which replaces few at a time.
-FEW = 32
+    starts=3, size=0.1, growth=2.5, span=1.5, length=10, decay=0.5, late=6, late_length=15, widths=(3.0, 40.0),
+    noise=0.05, barred=0.2, local=0.3, ascents=20,
+)  # fmt: skip
+# For groups that overlap. Here `size` is a share of the range of the image, but at most MOST_OF_EPS times eps.
+MOVED = CycleSettings(starts=1, size=0.2, growth=1.0, span=1.5, length=10, decay=0.2)
+MOST_OF_EPS = 0.8
+
+# The minimum-norm search for groups that do not overlap: to how many of them a cycle comes down
+FIRST_LENGTH = 20  # steps of the first cycle,
+FIRST_PART = 128  # which ends with all groups divided by this number
+RISE = 4  # factor from one cycle to the next until there is a success
+DEEPEST = 0.3  # afterwards, smallest share of the limit
+FEW = 32  # below this limit no cycle begins at the clean image; from it on there is no local search
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The clean image, changed by delta on the groups v, and then clipped to the range of images.
+    """The clean image changed by delta on the groups v, then clipped to its box.
 
-    What is clipped stays in delta, within eps: it shows how far the steps would have gone, and groups are ranked by it.
+    The clipped part stays in delta, within eps, so that it counts when groups are ranked.
     """
 
     delta: Tensor  # (B, C, H, W), 0 outside the groups
     v: Tensor  # (B, *grid), 0 or 1
 
+    @property
+    def count(self) -> Tensor:
+        """(B,), the number of groups."""
+        return self.v.flatten(1).sum(1)
+
 
 @dataclass(frozen=True, eq=False)
 class Cycle:
-    """The settings of a cycle, and how far it is."""
+    """A cycle of each image: its settings and its current point."""
 
-    number: Tensor  # (B,)
-    start: Tensor  # (B,) bool, whether it tries one of the first steps
-    k: Tensor  # (B,), groups that it comes down to
+    number: Tensor  # (B,), from 0
+    start: Tensor  # (B,) bool
+    k: Tensor  # (B,), groups at its end
+    length: Tensor  # (B,), steps
+    width: Tensor  # (B,), begins with width * k groups
+    size: Tensor  # (B,), first step
+    noise: Tensor  # (B,), size of the noise added to the best point
+    free: Tensor  # (B, *grid) bool, groups that are not excluded
+    local: Tensor  # (B,) bool, local search instead of ascent,
+    side: Tensor  # (B,), with squares of this side; 1: single points
     t: Tensor  # (B,), steps done
-    length: Tensor  # (B,), steps in all
-    width: Tensor  # (B,), it begins with width * k groups
-    size: Tensor  # (B,), of its first step
-    noise: Tensor  # (B,), added to the best point
-    free: Tensor  # (B, *grid) bool, groups that it may use
-    local: Tensor  # (B,) bool, whether it is a local search: random variations of the best point instead of ascent,
-    side: Tensor  # (B,), and the side of the squares that it tries, 1: single points
-
-
-@dataclass(frozen=True, eq=False)
-class Path:
-    cycle: Cycle
     now: Point
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    now: Point
-    count: Tensor  # (B,), its groups
-    best: Point  # of all points within the limit, the one with the largest margin
-    margin: Tensor  # (B,), of it; -inf: there is none yet
-    size: Tensor  # (B,), the first step of the start that found the best point
-    limit: Tensor  # (B,), groups: those of the budget; in a minimum-norm search one fewer than the last success has
-    proven: Tensor  # (B,), the limit after the last success that full precision confirmed
     cycle: Cycle
+    best: Point  # the one with the largest margin of all points with at most `limit` groups
+    margin: Tensor  # (B,), of the best point; -inf: none so far, or it is a success and fewer groups are searched for
+    size: Tensor  # (B,), first step of the best start: the one that found the best point
+    limit: Tensor  # (B,), groups: those of the budget; in a minimum-norm search one fewer than the last success has
+    proven: Tensor  # (B,), the limit after the last success that was confirmed in full precision
 
 
 @registered()
 @dataclass(frozen=True, eq=False)
 class SparseAnneal(Stepwise[State]):
-    """White box, for every budget. There is nothing to set but ``steps``: how many gradients are taken for each image,
-    in all cycles together, the first of them at the clean image. A run of at least one cycle is the beginning of
-    every longer run, so more steps never hurt.
+    """White box, for every budget. The only setting is ``steps``: the number of gradients for each image, in all cycles
+    together. The first is that at the clean image. A run of at least one cycle is the beginning of every longer run, so
+    more steps never hurt.
 
-    ``early_stop=False`` is a minimum-norm search: after each success it goes on with fewer, and the last success is
-    the result (`result.groups`). Points are compared by their margin; cycles ascend the margin, the DLR and the
-    cross-entropy in turn.
+    ``early_stop=False`` is a minimum-norm search: after each success it looks for one with fewer groups. The last
+    success is the result (`result.groups`). Points are compared by their margin; cycles ascend the margin, the DLR and
+    the cross-entropy in turn.
     """
 
     name: ClassVar[str] = "anneal"
     minimum_norm: ClassVar[bool] = True
 
-    steps: int = 1000
+    steps: int = count(1000)
     _: KW_ONLY
     loss: LossName = "margin"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(steps=self.steps)
         if self.steps < 2:
             raise UnsupportedError(f"steps={self.steps}; the first is taken at the clean image: use at least 2")
 
@@ -160,21 +148,22 @@ class SparseAnneal(Stepwise[State]):
         return "largest" if self.early_stop else "latest"
 
     def start(self, threat: Threat, images: Images, noise: Noise) -> State:
-        zero, number = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
-        settings, clean = settings_for(threat), _clean(threat, images)
-        whole = self.early_stop or threat.overlapping
-        length = min(settings.length if whole else FIRST, self.steps - 1)
-        k = self.budget.k if whole else min(self.budget.k, -(-math.prod(threat.grid) // PART))
-        wide, size = number + max(settings.widths), number + settings.size
+        settings, clean, limit = settings_for(threat), _clean(threat, images), self.budget.k
+        k, length = limit, settings.length
+        if not self.early_stop and not threat.overlapping:
+            k, length = min(limit, math.ceil(math.prod(threat.grid) / FIRST_PART)), FIRST_LENGTH
+        zero, real = torch.zeros_like(images.y), torch.zeros_like(images.clean_loss, dtype=torch.float32)
         cycle = Cycle(
-            zero, zero == 0, zero + k, zero, zero + length, wide, size, number, clean.v == 0, number > 0, zero
-        )
-        now, count = self._support(threat, images, clean, cycle)
-        limit = zero + self.budget.k
-        return State(now, count, clean, number - torch.inf, size, limit, limit, cycle)
+            number=zero, start=zero == 0, k=zero + k, length=zero + min(length, self.steps - 1),
+            width=real + max(settings.widths), size=real + settings.size, noise=real, free=clean.v == 0,
+            local=zero > 0, side=zero, t=zero, now=clean,
+        )  # fmt: skip
+        cycle = replace(cycle, now=self._narrowed(threat, images, cycle))
+        return State(cycle, clean, real - torch.inf, cycle.size, zero + limit, zero + limit)
 
     def propose(self, threat: Threat, images: Images, state: State) -> Tensor:
-        return images.render(state.now.delta, threat.expand(state.now.v), self.quantize)
+        now = state.cycle.now
+        return images.render(now.delta, threat.expand(now.v), self.quantize)
 
     def aim(self, state: State) -> Aim:
         return Aim(self._within(state), along=(state.cycle.number + 1) % len(LOSSES))
@@ -182,138 +171,111 @@ class SparseAnneal(Stepwise[State]):
     def update(
         self, threat: Threat, images: Images, state: State, seen: Evaluation, step: Tensor, noise: Noise
     ) -> State:
-        """One step of the cycle, or, where it is over, the beginning of the next one."""
+        """One step of the cycle, or the beginning of the next one if the cycle is finished."""
         assert seen.gradient is not None
-        g, over = seen.gradient.float(), state.cycle.t >= state.cycle.length
-        within = self._within(state)
-        solved, rising = within & seen.fooled, within & (seen.loss > state.margin)
-        state = self._remember(state, seen, rising)
+        g, within, finished = seen.gradient.float(), self._within(state), state.cycle.t >= state.cycle.length
+        fooled, improved = within & seen.fooled, within & (seen.loss > state.margin)
+        state = self._with_best(state, seen, improved)
         if not self.early_stop:
-            state = self._with_fewer(threat, images, state, solved)
-            over = over | (solved & (state.count <= state.cycle.k))
-        stays = rising & ~solved  # the cycle was still rising at its end
+            finished = finished | (fooled & (state.cycle.now.count <= state.cycle.k))
+            state = self._with_fewer(threat, images, state, fooled)
+        unmoved = improved & ~fooled
 
-        def begun(rows: Tensor | slice) -> Path:
-            return self._begin(threat, select(images, rows), select(state, rows), g[rows], stays[rows], noise)
+        def next_cycle(rows: Tensor | slice) -> Cycle:
+            return self._next(threat, select(images, rows), select(state, rows), g[rows], unmoved[rows], noise)
 
-        def nearby(rows: Tensor | slice) -> Point:
-            at = dataclasses.replace(state, cycle=path.cycle)
+        def variation(rows: Tensor | slice) -> Point:
+            at = replace(state, cycle=cycle)
             return self._vary(threat, select(images, rows), select(at, rows), step[rows], noise)
 
-        further = dataclasses.replace(state.cycle, t=state.cycle.t + 1)
-        path = renewed(over, begun, Path(further, self._ascend(threat, images, state, g, noise)))
-        now, count = self._support(threat, images, path.now, path.cycle)
+        risen = self._ascend(threat, images, state, g, noise)
+        cycle = renewed(finished, next_cycle, replace(state.cycle, t=state.cycle.t + 1, now=risen))
+        now = self._narrowed(threat, images, cycle)
         if threat.pointwise and self.steps > ANNEALED.ascents * (ANNEALED.length + 1):
-            local = path.cycle.local
-            now = renewed(local, nearby, now)
-            count = torch.where(local, now.v.flatten(1).sum(1).long(), count)
-        return dataclasses.replace(state, now=now, count=count, cycle=path.cycle)
-
-    def judged(self, state: State, real: Tensor, denied: Tensor) -> State:
-        """A success that is denied does not count: as many groups are allowed as before it."""
-        proven = torch.where(real, state.limit, state.proven)
-        return dataclasses.replace(state, proven=proven, limit=torch.where(denied, proven, state.limit))
+            now = renewed(cycle.local, variation, now)
+        return replace(state, cycle=replace(cycle, now=now))
 
     def _within(self, state: State) -> Tensor:
-        """(B,) bool: whether the point is within the limit, and not the clean image."""
-        return (state.count > 0) & (state.count <= state.limit)
+        """(B,) bool: whether the current point is within the limit, and not the clean image."""
+        count = state.cycle.now.count
+        return (count > 0) & (count <= state.limit)
 
-    def _remember(self, state: State, seen: Evaluation, better: Tensor) -> State:
-        """Where it is better, (B,) bool, the point becomes the best one."""
-        return dataclasses.replace(
+    def _with_best(self, state: State, seen: Evaluation, improved: Tensor) -> State:
+        """With the current point as the best one where it `improved`, (B,) bool."""
+        return replace(
             state,
-            best=put(better, state.now, state.best),
-            margin=torch.where(better, seen.loss.to(state.margin.dtype), state.margin),
-            size=torch.where(better & state.cycle.start, state.cycle.size, state.size),
+            best=put(improved, state.cycle.now, state.best),
+            margin=torch.where(improved, seen.loss.to(state.margin.dtype), state.margin),
+            size=torch.where(improved & state.cycle.start, state.cycle.size, state.size),
         )
 
-    def _with_fewer(self, threat: Threat, images: Images, state: State, solved: Tensor) -> State:
-        """In a minimum-norm search: after a success, (B,) bool, the search goes on from it with fewer."""
-        used = ((threat.gather(images.clip(state.now.delta).abs()) > 0) & (state.now.v > 0)).flatten(1).sum(1)
-        return dataclasses.replace(
-            state,
-            best=put(solved, state.now, state.best),
-            margin=torch.where(solved, -torch.inf, state.margin),
-            limit=torch.where(solved, used - 1, state.limit),
-        )
-
-    def _begin(self, threat: Threat, images: Images, state: State, g: Tensor, stays: Tensor, noise: Noise) -> Path:
-        """The next cycle, and where it begins."""
-        cycle = self._next(threat, images, state, noise)
-        return Path(cycle, self._disturb(threat, images, state, cycle, g, stays, noise))
-
-    def _next(self, threat: Threat, images: Images, state: State, noise: Noise) -> Cycle:
-        """The settings of the next cycle."""
+    def _next(self, threat: Threat, images: Images, state: State, g: Tensor, unmoved: Tensor, noise: Noise) -> Cycle:
+        """The next cycle at its first point; for `unmoved` see `_disturb`."""
         settings, number = settings_for(threat), state.cycle.number + 1
         narrow, wide = settings.widths
         start = state.cycle.start & (state.size == state.cycle.size) & (number < settings.starts)
-        long = (state.size <= settings.size) & (number >= settings.late)  # which is after the starts
+        late = (state.size <= settings.size) & (number >= settings.late)  # no start any more
         draws = noise.uniform(Stream.PROPOSAL, images.index, number, (7,)).unbind(1)
-        later = state.size * settings.span ** (2 * draws[1] - 1)
+        size = state.size * settings.span ** (2 * draws[1] - 1)
         cycle = Cycle(
             number,
             start,
             k=state.limit.clamp(min=1),
-            t=torch.zeros_like(number),
-            length=torch.where(long, settings.longer or settings.length, settings.length),
+            length=torch.where(late, settings.late_length or settings.length, settings.length),
             width=torch.where(start, wide, narrow * (wide / narrow) ** draws[0]),
-            size=torch.where(start, state.size * settings.growth, later),
+            size=torch.where(start, state.size * settings.growth, size),
             noise=settings.noise * draws[2],
             free=noise.uniform(Stream.MASK, images.index, number, threat.grid) >= column(settings.barred * draws[3]),
             local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
+            t=torch.zeros_like(number),
+            now=state.cycle.now,
         )
-        return cycle if self.early_stop or threat.overlapping else self._towards_fewer(state, cycle, draws[4])
-
-    def _towards_fewer(self, state: State, cycle: Cycle, draw: Tensor) -> Cycle:
-        """The next cycle in a minimum-norm search of groups that do not overlap. Without a success so far it comes down
-        to more groups than the last one, otherwise to a share of the fewest so far. Where the last point is a success,
-        and no start is due, it begins there, with one group fewer and undisturbed. `draw`: (B,), uniform in [0, 1)."""
-        solved = state.limit < self.budget.k
-        fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draw)).long().clamp(min=1)
-        k = torch.where(solved, fewer, (RISE * state.cycle.k).clamp(max=self.budget.k))
-        onward = solved & state.margin.isinf() & ~self._from_clean(state, cycle)
-        return dataclasses.replace(
-            cycle,
-            k=k,
-            width=torch.where(onward, state.limit / k, cycle.width),
-            noise=torch.where(onward, 0, cycle.noise),
-            free=cycle.free | column(onward),
-            local=cycle.local & (state.limit < FEW),
-        )
+        if not self.early_stop and not threat.overlapping:
+            cycle = self._towards_fewer(state, cycle, draws[4])
+        return replace(cycle, now=self._disturb(threat, images, state, cycle, g, unmoved, noise))
 
     def _disturb(
-        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, stays: Tensor, noise: Noise
+        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, unmoved: Tensor, noise: Noise
     ) -> Point:
-        """Where the cycle begins. `stays`: (B,) bool, overlapping groups stay where they are."""
+        """The first point of a cycle. `unmoved`: (B,) bool, whether overlapping groups stay where they are, because the
+        margin was still rising at the end of the last cycle."""
+        best = state.best
         if threat.overlapping:
-            v = state.best.v
-            if not self.early_stop:  # the best point may have more groups than the search goes on with
-                v = v * threat.top_k(threat.gather(state.best.delta**2) * v, None, cycle.k, self.budget.k)
-            point = Point(*moved(threat, images, state.best.delta, v, g, cycle.number, noise))
-            point = choose(stays, state.best, point)
+            v = best.v
+            if not self.early_stop:  # the best point may have more groups than the limit allows
+                v = v * threat.top_k(threat.gather(best.delta**2) * v, None, cycle.k, self.budget.k)
+            point = Point(*moved(threat, images, best.delta, v, g, cycle.number, noise))
+            point = choose(unmoved, best, point)
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
-            delta = images.clip(state.best.delta) + self.budget.eps * column(cycle.noise) * spread
-            point = Point(delta, state.best.v)
+            delta = images.clip(best.delta) + self.budget.eps * column(cycle.noise) * spread
+            point = Point(delta, best.v)
         clean = column(self._from_clean(state, cycle))
         return Point(*(torch.where(clean, 0.0, one) for one in (images.clip(point.delta), point.v)))
 
-    def _from_clean(self, state: State, cycle: Cycle) -> Tensor:
-        """(B,) bool: whether the cycle begins at the clean image. Starts do; in a minimum-norm search only as long as
-        there is no success or it has many groups."""
-        return cycle.start if self.early_stop else cycle.start & ((state.limit == self.budget.k) | (state.limit >= FEW))
-
     def _ascend(self, threat: Threat, images: Images, state: State, g: Tensor, noise: Noise) -> Point:
-        """One step up the gradient g of all that may change; groups that overlap get their first places by it."""
-        cycle, now = state.cycle, state.now
+        """One step along the gradient g. It also gives overlapping groups their first positions."""
+        cycle, now = state.cycle, state.cycle.now
         settings = settings_for(threat)
         size = self.budget.eps * cycle.size * settings.decay ** (cycle.t / settings.length)
         delta = now.delta + column(size) * direction(threat, g)
         if not threat.overlapping:
             return Point(delta.clamp(-self.budget.eps, self.budget.eps), now.v)
         first = Point(*placed(threat, images, g, cycle.k, cycle.number, noise))
-        return choose(state.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
+        return choose(now.count > 0, Point(images.clip(delta) * threat.expand(now.v), now.v), first)
+
+    def _narrowed(self, threat: Threat, images: Images, cycle: Cycle) -> Point:
+        """The current point on its strongest groups that are not excluded: from width * k of them at the beginning of a
+        cycle to k. Groups that overlap are kept."""
+        if threat.overlapping:
+            return cycle.now
+        settings = settings_for(threat)
+        left = (1 - cycle.t / (settings.hold * cycle.length)).clamp(min=0)
+        count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
+        most = math.ceil(max(settings.widths) * self.budget.k)
+        v = strongest(threat, images, cycle.now.delta, count, most, cycle.free)
+        return Point(cycle.now.delta * threat.expand(v), v)
 
     def _vary(self, threat: Threat, images: Images, state: State, step: Tensor, noise: Noise) -> Point:
         """A random variation of the best point."""
@@ -323,24 +285,52 @@ class SparseAnneal(Stepwise[State]):
         new = varied(self.budget, images, kept, draws, state.cycle.side, state.cycle.side == 1, state.limit)
         return Point(new.value, new.mask.float())
 
-    def _support(self, threat: Threat, images: Images, point: Point, cycle: Cycle) -> tuple[Point, Tensor]:
-        """The point on its groups, and how many they are, (B,). Groups that overlap stay where they are. Of others that
-        are free, those with the largest product of delta and delta clipped are kept, fewer and fewer until they are
-        k."""
-        if threat.overlapping:
-            return point, point.v.flatten(1).sum(1).long()
-        settings = settings_for(threat)
-        left = (1 - cycle.t / (settings.hold * cycle.length)).clamp(min=0)
-        count = (cycle.k * cycle.width**left).round().long().clamp(max=math.prod(threat.grid))
-        most = math.ceil(max(settings.widths) * self.budget.k)
-        v = strongest(threat, images, point.delta, count, most, cycle.free)
-        return Point(point.delta * threat.expand(v), v), count
+    # The minimum-norm search
+
+    def _with_fewer(self, threat: Threat, images: Images, state: State, fooled: Tensor) -> State:
+        """Where the current point is a success, `fooled` (B,) bool, it becomes the best one, and the limit is one group
+        fewer than it changes."""
+        now = state.cycle.now
+        used = ((threat.gather(images.clip(now.delta).abs()) > 0) & (now.v > 0)).flatten(1).sum(1)
+        return replace(
+            state,
+            best=put(fooled, now, state.best),
+            margin=torch.where(fooled, -torch.inf, state.margin),
+            limit=torch.where(fooled, used - 1, state.limit),
+        )
+
+    def judged(self, state: State, real: Tensor, denied: Tensor) -> State:
+        """A denied success does not count: the limit is again that before it."""
+        proven = torch.where(real, state.limit, state.proven)
+        return replace(state, proven=proven, limit=torch.where(denied, proven, state.limit))
+
+    def _towards_fewer(self, state: State, cycle: Cycle, draw: Tensor) -> Cycle:
+        """The next cycle with the number of groups that it comes down to: before the first success more than in the
+        last cycle, afterwards a random share of the limit. If the last cycle ended with a success and no start is due,
+        the next one begins with its `limit` strongest groups, without noise. `draw`: (B,), uniform in (0, 1)."""
+        success = state.limit < self.budget.k
+        fewer = (state.limit * (DEEPEST + (1 - DEEPEST) * draw)).long().clamp(min=1)
+        k = torch.where(success, fewer, (RISE * state.cycle.k).clamp(max=self.budget.k))
+        onward = success & state.margin.isinf() & ~self._from_clean(state, cycle)
+        return replace(
+            cycle,
+            k=k,
+            width=torch.where(onward, state.limit / k, cycle.width),
+            noise=torch.where(onward, 0, cycle.noise),
+            free=cycle.free | column(onward),
+            local=cycle.local & (state.limit < FEW),
+        )
+
+    def _from_clean(self, state: State, cycle: Cycle) -> Tensor:
+        """(B,) bool: whether the cycle begins at the clean image. All starts do, but in a minimum-norm search only
+        before the first success or with a limit of at least FEW."""
+        return cycle.start if self.early_stop else cycle.start & ((state.limit == self.budget.k) | (state.limit >= FEW))
 
 
 def settings_for(threat: Threat) -> CycleSettings:
     if not threat.overlapping:
         return ANNEALED
-    return dataclasses.replace(MOVED, size=min(MOVED.size / threat.budget.eps, FURTHEST))
+    return replace(MOVED, size=min(MOVED.size / threat.budget.eps, MOST_OF_EPS))
 
 
 def _clean(threat: Threat, images: Images) -> Point:
@@ -351,15 +341,19 @@ def _clean(threat: Threat, images: Images) -> Point:
 def strongest(
     threat: Threat, images: Images, delta: Tensor, count: Tensor, most: int, free: Tensor | float = 1.0
 ) -> Tensor:
-    """(B, *grid), 1 on the `count` (B,) groups, at most `most`, with the largest product of delta and delta clipped."""
+    """(B, *grid), 1 on the `count` (B,) groups with the largest product of delta and delta clipped, `most` at most.
+    `free`: (B, *grid), 0 on groups that are excluded."""
     score = threat.gather(delta * images.clip(delta)) * free
     return threat.top_k(score, images.usable, count, most)
 
 
 def direction(threat: Threat, g: Tensor) -> Tensor:
-    """Up the gradient g, the group that matters most by 1. Single points go by their gradient; of larger groups every
-    entry goes by the sign of its own, as far as the group matters. Where sets share entries that would not tell one
-    from the next, and entries go by their gradient, too."""
+    """The gradient g (B, C, H, W), scaled so that the largest entry of the result is 1.
+
+    Single points keep their gradient. In larger groups each entry has the sign of its gradient and the size of its
+    group: the sum of absolute gradients. Index sets that share entries are treated like single points, because an
+    entry has no group of its own.
+    """
     shared = threat.tables is not None and threat.tables.holders.shape[1] > 1
     if threat.pointwise or shared:
         return g / largest(g)

@@ -1,4 +1,4 @@
-"""The attack contract: frozen hyper-parameters, one call shape, one verified result."""
+"""Base class of single attacks: a search, whose successes are verified."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import LOSSES, Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Evaluator, Model, Oracle, borrowed, working_device
 from sparsepgd.problem.rows import select
-from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.problem.shapes import of_any_shape, shape_of
 from sparsepgd.problem.verify import Result, verify
 from sparsepgd.search.contract import Attacker, Call
 from sparsepgd.search.loop import Images, Progress, Waiting
 from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Budget, Pattern, Threat
 
-WORK = ("steps", "forwards", "backwards")  # of an image: what is counted
+WORK = ("steps", "forwards", "backwards")  # counted for each image
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What an attack is to do: fool the model on images that do not meet the goal by themselves."""
+    """The arguments of a search, for images on which the goal is not reached without an attack."""
 
-    oracle: Evaluator  # answers in full precision
-    threat: Threat  # on the device that does the work
+    oracle: Evaluator  # in full precision
+    threat: Threat  # on the device of the search
     waiting: Waiting
     noise: Noise
     batch_size: int
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What an attack claims, one row for each image of the task, on the device of the images."""
+    """What a search found, not verified: one row per image of the task, on the device of the images."""
 
     x_adv: Tensor  # (B, C, H, W)
     loss: Tensor  # (B,)
@@ -66,15 +66,15 @@ class Attack(Attacker):
 
     needs_gradient: ClassVar[bool] = True
     minimum_norm: ClassVar[bool] = False
-    passes_per_step: ClassVar[int] = 2  # of the model for an image, forwards and backwards together
-    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pattern,)  # that it takes
-    points_besides: ClassVar[int] = 0  # that are tried before the first step or after the last
-    quick_settings: ClassVar[dict[str, Any]] = {}  # for seconds; if there are none, a short run
+    passes_per_step: ClassVar[int] = 2  # forward and backward passes for an image
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pattern,)  # supported
+    points_besides: ClassVar[int] = 0  # evaluated before the first step or after the last
+    quick_settings: ClassVar[dict[str, Any]] = {}  # of `quick`; if empty, it is a short run
 
     budget: Budget
     _: KW_ONLY
     loss: LossName = "ce"
-    early_stop: bool = True  # False: the full length, the largest loss kept (training, transfer)
+    early_stop: bool = True  # False: take all steps and keep the largest loss (training, transfer)
     quantize: bool = False  # search on the 256-level grid, so that an 8-bit file is still adversarial
 
     def __post_init__(self) -> None:
@@ -107,15 +107,15 @@ class Attack(Attacker):
 
     @abstractmethod
     def search(self, task: Task) -> SearchResult:
-        """Search for adversarial images; successes are verified afterwards."""
+        """Search for adversarial images. Successes are verified afterwards."""
 
     @abstractmethod
     def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        """The points (B, C, H, W) found for a batch that stays whole, for training."""
+        """The points (B, C, H, W) found for one batch, which is kept whole. For training."""
 
     def run(self, call: Call) -> Result:
         oracle = call.oracle(self.loss)
-        threat = self.budget.resolve((call.x.shape[1], call.x.shape[2], call.x.shape[3]), call.device)
+        threat = self.budget.resolve(shape_of(call.x), call.device)
         waiting = queue(threat, oracle, call.x, call.y, call.clean, call.index)
         rows = (~oracle.goal.reached(call.clean, call.y, waiting.label)).nonzero()[:, 0]
         chosen = replace(select(waiting, rows), row=torch.arange(len(rows), device=rows.device))
@@ -137,9 +137,9 @@ class Attack(Attacker):
     def perturb_borrowed(
         self, model: Model, x: Tensor, y: Tensor, noise: Noise, goal: Goal | None = None, index: Tensor | None = None
     ) -> Tensor:
-        """`perturb` with a model that is borrowed already, where the images are."""
+        """`perturb` with a model that is borrowed already, on the device of the images."""
         check_shape(x)
-        threat = self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), x.device)
+        threat = self.budget.resolve(shape_of(x), x.device)
         oracle = Oracle(model, goal or Untargeted(), self.loss, device=x.device)
         with torch.no_grad():
             clean = oracle.logits(x)
@@ -180,7 +180,7 @@ class Attack(Attacker):
 
 
 def queue(threat: Threat, oracle: Oracle, x: Tensor, y: Tensor, clean: Tensor, index: Tensor | None) -> Waiting:
-    """All images with what is known of them before the search; `clean` are the logits (B, classes)."""
+    """The images with what is known about them before the search. `clean`: their logits (B, classes)."""
     label = oracle.goal.labels(y, clean.shape[1])
     loss = oracle.goal.loss(clean, label, oracle.loss)
     return Waiting.of(threat, x, y, clean_loss=loss, index=check_index(index, y), label=label)

@@ -1,6 +1,6 @@
-"""The contract of everything that attacks: what it says of itself, one call, one verified result.
+"""The interface of all attacks: what each declares, one call, one verified result.
 
-Attacks, cascades of them and attacks of others are `Attacker`s. Whoever runs one needs to know nothing else.
+Single attacks, cascades and attacks of other packages are `Attacker`s, and are run in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparsepgd.problem.checks import check_classes, check_counts, check_images, 
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
-from sparsepgd.problem.shapes import of_any_shape
+from sparsepgd.problem.shapes import of_any_shape, shape_of
 from sparsepgd.problem.verify import Result, untouched
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
@@ -28,7 +28,7 @@ from sparsepgd.threat import Budget
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What an attack was called with, checked; the model is borrowed while the attack runs."""
+    """The arguments of a call, checked. The model is borrowed while the attack runs."""
 
     model: Model
     x: Tensor  # (B, C, H, W), at least one
@@ -40,12 +40,12 @@ class Call:
     batch_size: int | None
     engine: Engine | None
     progress: Progress | None
-    device: torch.device  # where the model is asked
+    device: torch.device  # of the model
 
     @property
     def size(self) -> int:
-        """Images at a time: as told, or 64 of 32x32 on a CPU, 1024 on a device, fewer where they are larger: 83 of
-        224x224 on a device. If its memory does not suffice, the search goes on with half of them."""
+        """Images per batch: `batch_size` if given, otherwise 64 of 32x32 on a CPU and 1024 on a GPU, and fewer if they
+        are larger: 83 of 224x224 on a GPU. If memory is too small, the search continues with half of them."""
         most, entries = (64, 1 << 17) if self.device.type == "cpu" else (1024, 1 << 22)
         return int(self.batch_size or max(8, min(most, entries // (self.x.shape[2] * self.x.shape[3]))))
 
@@ -63,48 +63,41 @@ class Call:
     def part(
         self, attacker: Attacker, rows: Tensor, *, goal: Goal | None = None, progress: Progress | None = None
     ) -> Result:
-        """An attack on some of the images, under their own numbers."""
+        """The result of an attack on some of the images, which keep their `index`."""
         return attacker.for_rows(rows)(
-            self.model,
-            self.x[rows],
-            self.y[rows],
-            seed=self.seed,
-            goal=goal,
-            logits=self.logits,
-            index=self.index[rows],
-            batch_size=self.batch_size,
-            engine=self.engine,
-            progress=progress,
-        )
+            self.model, self.x[rows], self.y[rows], seed=self.seed, goal=goal, logits=self.logits,
+            index=self.index[rows], batch_size=self.batch_size, engine=self.engine, progress=progress,
+        )  # fmt: skip
 
 
 class Attacker(ABC):
-    """Something that attacks: a frozen dataclass that says what it is, and `run`, which is called with all checked."""
+    """Base class of all attacks: a frozen dataclass with a method `run`, which receives checked arguments."""
 
-    if TYPE_CHECKING:  # what each has, as a field, a class attribute or a property: a dataclass would take a property
-        # that it inherits for the default of its field
+    # Subclasses define these as fields, class attributes or properties. At run time there must be no property to
+    # inherit, because a dataclass would take it for the default of a field.
+    if TYPE_CHECKING:
 
         @property
         def name(self) -> str: ...  # on the command line, in tables and records
         @property
         def budget(self) -> Budget: ...
         @property
-        def quantize(self) -> bool: ...  # it stays on the 256-level grid, so that an 8-bit file is still adversarial
+        def quantize(self) -> bool: ...  # search on the 256-level grid, so that an 8-bit file is still adversarial
         @property
-        def needs_gradient(self) -> bool: ...  # False: a black box, for which the model may be any callable
+        def needs_gradient(self) -> bool: ...  # False: black box, the model may be any callable
         @property
-        def minimum_norm(self) -> bool: ...  # without early_stop it looks for the fewest groups within the budget
+        def minimum_norm(self) -> bool: ...  # early_stop=False searches for the fewest groups within the budget
         @property
-        def evaluations(self) -> int: ...  # the most points that are tried for an image
+        def evaluations(self) -> int: ...  # largest number of points that are evaluated for an image
 
     @property
     def revision(self) -> int:
-        """Larger by one whenever the same settings come to search in another way: a run is not continued by another."""
+        """Increased whenever the same settings lead to another search. A run cannot be resumed by another revision."""
         return 1
 
     @abstractmethod
     def run(self, call: Call) -> Result:
-        """Attack every image that does not meet the goal by itself."""
+        """Attack every image on which the goal is not reached without an attack."""
 
     @of_any_shape
     def __call__(
@@ -121,15 +114,14 @@ class Attacker(ABC):
         engine: Engine | None = None,
         progress: Progress | None = None,
     ) -> Result:
-        """Attack every image that does not meet the goal by itself, and verify what was found.
+        """Attack every image on which the goal is not reached without an attack, and verify the results.
 
-        `goal`: Untargeted() unless given. `logits`: picks the logits out of the model's output.
-        `index`: (B,) numbers that name the images to the random numbers, 0 to B - 1 unless given, so that
-        a data set can be attacked in parts with the same result. `batch_size`: images on the device at a
-        time. `engine`: precision and compiled code of the search. `progress`: called with (evaluations done, at
-        most, images fooled).
-        The images may stay on the host while the model is on a GPU; the result is where the images are.
-        Calls from several threads are run one after the other.
+        `goal`: default Untargeted(). `logits`: extracts the logits from the output of the model.
+        `index`: (B,), keys of the random numbers of the images, default 0 to B - 1; with them a data set can be
+        attacked in parts with the same result. `batch_size`: images per batch. `engine`: precision and compilation of
+        the search. `progress`: called with (evaluations done, evaluations at most, images fooled).
+        The images may be on the CPU while the model is on a GPU; the result is on the device of the images.
+        Calls from several threads run one after the other.
         """
         check_images(x, self.quantize)
         check_counts(batch_size=batch_size)
@@ -140,7 +132,7 @@ class Attacker(ABC):
         y = check_labels(y, x)
         device = working_device(model, x)
         begin_loading(device)
-        self.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
+        self.budget.resolve(shape_of(x), device)
         index = check_index(index, y)
         x = x.detach().clone() if x.is_inference() else x.detach()
         if not len(x):
@@ -152,7 +144,7 @@ class Attacker(ABC):
         return _with_budget(self, change)  # type: ignore[no-any-return]
 
     def for_rows(self, rows: Tensor) -> Self:
-        """The attack for some of the images: where each image has an allowed mask of its own, with theirs."""
+        """The attack for some of the images. If each image has its own allowed mask, it has those of these images."""
         theirs = self.budget.for_rows(rows)
         return self if theirs is self.budget else self.with_budget(lambda budget: budget.for_rows(rows))
 
@@ -170,7 +162,7 @@ def _with_budget(part: Any, change: Callable[[Budget], Budget]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Foreign(Attacker):
-    """An attack that somebody else wrote, with a name and the call of an attack; made by `adopted`."""
+    """An attack of another package, with a name and the call signature of an attack; made by `adopted`."""
 
     minimum_norm: ClassVar[bool] = False
 
@@ -182,7 +174,7 @@ class Foreign(Attacker):
     evaluations: int = 1
 
     def run(self, call: Call) -> Result:
-        """Of the options, those that were given: it need not know the others."""
+        """Passes on the options that were given; the attack need not support the others."""
         options = {name: vars(call)[name] for name in ("goal", "logits", "batch_size", "engine", "progress")}
         given = {name: value for name, value in options.items() if value is not None}
         return self.theirs(call.model, call.x, call.y, seed=call.seed, index=call.index, **given)
@@ -195,12 +187,12 @@ class Foreign(Attacker):
         return super().with_budget(change)
 
 
-DECLARED = ("budget", "quantize", "needs_gradient", "evaluations")  # what others' attacks may say, too
+DECLARED = ("budget", "quantize", "needs_gradient", "evaluations")  # optional attributes of such an attack
 
 
 def adopted(attack: Any, **assumed: Any) -> Attacker:
-    """An attack as it is, or somebody else's with a name and the call of an attack. `assumed`: what it does not say of
-    itself; of these, the budget has to be known."""
+    """An `Attacker` as it is; any other object with a name and the call signature of an attack as a `Foreign` one.
+    `assumed`: attributes that it may lack. A budget is required."""
     if isinstance(attack, Attacker):
         return attack
     if isinstance(attack, type) or not callable(attack) or not hasattr(attack, "name"):

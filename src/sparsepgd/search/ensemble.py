@@ -1,5 +1,5 @@
-"""The cascade: stages one after the other, each on the images that withstood those before it; and Sparse-AutoAttack,
-the cascade of the paper (sAA)."""
+"""Cascades: stages in sequence, each on the images that withstood the stages before it; and Sparse-AutoAttack (sAA),
+the cascade of the paper."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sparsepgd.search.spgd import SparsePGD
 from sparsepgd.threat import Budget
 
 Version = Literal["paper", "standard"]
-PART, LEAST = 5, 20  # of the standard version: sPGD has steps // PART, at least LEAST, after SparseAnneal with all
-FIXED = ("clean_correct", "clean_prediction", "broken_by")
+PART, LEAST = 5, 20  # the standard version of the ensemble has steps // PART steps of sPGD, at least LEAST
+FIXED = ("clean_correct", "clean_prediction", "broken_by")  # fields that `merge` does not change
 
 
 class Outcome(Protocol):
-    """A dataclass with one row an image: verified, `Result`, or claimed, `SearchResult`."""
+    """A dataclass with one row per image: a `Result`, or a `SearchResult`, which is not verified."""
 
     @property
     def fooled(self) -> Tensor: ...
@@ -43,10 +43,10 @@ D = TypeVar("D", bound=Outcome)
 
 @dataclass(frozen=True, eq=False)
 class Stage(Generic[D]):
-    """`run`: from rows (n,) and a way to report progress to the outcome of these rows."""
+    """`run` takes rows (n,) and a progress callback, and returns the outcome for these rows."""
 
     run: Callable[[Tensor, Progress], D]
-    evaluations: int  # for an image, at most
+    evaluations: int  # largest number for an image
     name: str = ""
 
 
@@ -60,13 +60,14 @@ def cascade(
     size: int | None = None,
     after: Callable[[int, D], None] | None = None,
 ) -> D:
-    """What is known after all stages. `left`: the rows (n,) that a stage is for; `add`: what was known and what came of
-    some rows. `size`: rows at a time, all unless given. `after`: called after every stage."""
+    """The outcome after all stages. `known`: the outcome before them. `left`: returns the rows (n,) of the next stage.
+    `add`: adds the outcome of a stage for some rows. `size`: rows at a time, default all. `after`: called after each
+    stage."""
     shares = [stage.evaluations * len(known.fooled) for stage in stages]
     for number, stage in enumerate(stages):
         rows = left(known)
         others = int(known.fooled.sum()) - int(known.fooled[rows].sum())
-        report = partial(_report_stage, progress, sum(shares[:number]), shares[number], sum(shares), others)
+        report = partial(_report_stage, progress, shares, number, others)
         for some in torch.split(rows, size or len(rows)) if len(rows) else ():
             known = add(known, some, stage.run(some, report), stage.name)
         report(1, 1, int(known.fooled.sum()) - others)
@@ -76,32 +77,33 @@ def cascade(
 
 
 def _report_stage(
-    progress: Progress | None, before: int, share: int, total: int, others: int, done: int, most: int, fooled: int
+    progress: Progress | None, shares: list[int], number: int, others: int, done: int, most: int, fooled: int
 ) -> None:
-    """The progress of one stage as that of the whole cascade."""
-    if progress is not None and total:
-        progress(before + share * done // max(most, 1), total, others + fooled)
+    """Report the progress of one stage as that of the whole cascade. `shares`: evaluations of each stage; `others`:
+    fooled images that are not in this stage."""
+    if progress is not None and any(shares):
+        progress(sum(shares[:number]) + shares[number] * done // max(most, 1), sum(shares), others + fooled)
 
 
 def merge(before: D, rows: Tensor, part: D, won: Tensor | None = None) -> D:
-    """`before` after more work on some of its rows: the outcome of the part where it won, (n,) bool, everywhere unless
-    given; the work of both."""
+    """`before` after more work on some of its rows: the outcome of the part where it `won`, (n,) bool, default
+    everywhere. Steps and passes are added up."""
     new: dict[str, Any] = {}
     won = torch.ones_like(rows, dtype=torch.bool) if won is None else won.to(rows.device)
     for name, old in vars(before).items():
         if name not in FIXED:
-            own = getattr(part, name).to(old)  # the part may be of another device
+            own = getattr(part, name).to(old)  # the part may be on another device
             new[name] = old.index_add(0, rows, own) if name in WORK else old.index_copy(0, rows[won], own[won])
     return replace(before, **new)  # type: ignore[type-var]
 
 
 def survivors(result: Result) -> Tensor:
-    """The rows (n,) that are right and not fooled yet."""
+    """The rows (n,) that are classified correctly and not fooled so far."""
     return result.robust.nonzero()[:, 0]
 
 
 def verified(before: Result, rows: Tensor, part: Result, name: str) -> Result:
-    """The outcome of an attack on survivors counts: it is a success, or fails as all before it did."""
+    """`before` after an attack on survivors. Its outcome replaces theirs, because no attack before it succeeded."""
     broken = dict.fromkeys(rows[part.fooled.to(rows.device)].tolist(), name)
     by = tuple(broken.get(row, one) for row, one in enumerate(before.broken_by))
     return replace(merge(before, rows, part), broken_by=by)
@@ -140,7 +142,7 @@ class SparseAutoAttack(Attacker):
             object.__setattr__(self, "attacks", tuple(self.attacks))
         if self.attacks == ():
             raise UnsupportedError("attacks=() is empty; give at least one attack, or omit it")
-        for member in self.members:  # SparseAnneal says if these steps are too few
+        for member in self.members:  # which are checked when they are created
             own, allowed = member.budget, self.budget.allowed
             kept = allowed is None or (own.allowed is not None and torch.equal(own.allowed, allowed))
             wider = own.pattern != self.budget.pattern or own.k > self.budget.k or own.eps > self.budget.eps
@@ -177,16 +179,17 @@ class SparseAutoAttack(Attacker):
 
     @property
     def members(self) -> tuple[Attacker, ...]:
-        """The attacks in order. Those of others that state no budget are assumed to respect it, and the 8-bit grid."""
+        """The attacks in order. Those of other packages are assumed to respect the budget and the 8-bit grid, unless
+        they declare others."""
         standard = self.version == "standard"
         steps = min(max(self.steps // PART, LEAST), self.steps) if standard else self.steps
         first = SparsePGD(self.budget, steps, "unprojected", quantize=self.quantize)
         second = SparsePGD(self.budget, steps, "projected", quantize=self.quantize)
-        members: tuple[Attacker, ...] = (first, second, SparseRS(self.budget, self.queries, quantize=self.quantize))
+        clusters = standard and isinstance(self.budget.pattern, ClusterRS.patterns)
+        third = (ClusterRS if clusters else SparseRS)(self.budget, self.queries, quantize=self.quantize)
+        members: tuple[Attacker, ...] = (first, second, third)
         if standard:
             members = (SparseAnneal(self.budget, self.steps, quantize=self.quantize), *members)
-            if isinstance(self.budget.pattern, ClusterRS.patterns):
-                members = (*members[:-1], ClusterRS(self.budget, self.queries, quantize=self.quantize))
         if self.attacks is not None:
             members = tuple(adopted(one, budget=self.budget, quantize=self.quantize) for one in self.attacks)
         if self.targeted:
@@ -195,7 +198,7 @@ class SparseAutoAttack(Attacker):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What `broken_by` calls the members: their names, numbered where two would be the same."""
+        """The names of the members in `broken_by`, numbered if several have the same name."""
         names = [member.name for member in self.members]
         before = [names[:place].count(name) for place, name in enumerate(names)]
         return tuple(f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True))
@@ -232,7 +235,7 @@ class SparseAutoAttack(Attacker):
 
 @dataclass(frozen=True, eq=False)
 class TopTargets(Attacker):
-    """An attack led towards the likeliest wrong classes, one after the other; every wrong answer counts."""
+    """An attack towards each of the most likely wrong classes in turn. Every wrong prediction is a success."""
 
     needs_gradient: ClassVar[bool] = True
     minimum_norm: ClassVar[bool] = False
@@ -262,7 +265,7 @@ class TopTargets(Attacker):
 
 
 def _in_turn(call: Call, runs: Sequence[tuple[str, Attacker, Tensor | None]]) -> Result:
-    """The cascade of (name, attack, targets (B,)); the targets lead, and every wrong answer counts."""
+    """The cascade of (name, attack, targets (B,) or None). Every wrong prediction is a success, also with targets."""
 
     def run(attack: Attacker, target: Tensor | None, rows: Tensor, report: Progress) -> Result:
         goal = None if target is None else Targeted(target[rows], accept="any")
@@ -273,6 +276,6 @@ def _in_turn(call: Call, runs: Sequence[tuple[str, Attacker, Tensor | None]]) ->
 
 
 def likeliest_wrong(clean: Tensor, y: Tensor, most: int) -> Tensor:
-    """(B, most) classes, the likeliest first; fewer if the model has fewer wrong ones. `clean`: logits."""
+    """(B, most) classes, the most likely first; fewer if the model has fewer wrong ones. `clean`: logits."""
     wrong = clean.scatter(1, y[:, None], -torch.inf)
     return wrong.topk(min(most, clean.shape[1] - 1)).indices

@@ -1,6 +1,6 @@
-"""Work that is recorded once as a CUDA graph and replayed: the host launches all its kernels at once.
+"""CUDA graphs: work is recorded once and replayed, so that the host launches all its kernels at once.
 
-A small batch leaves a GPU waiting for the host to launch its kernels; that is what a graph saves.
+Without a graph, a GPU with a small batch waits for the host to launch kernels.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sparsepgd.problem.engine import Meter, warn
 from sparsepgd.problem.rows import assign, clone, tensors
 
 T = TypeVar("T")
-N = TypeVar("N")  # the slots: a dataclass of tensors with one row an image
+N = TypeVar("N")  # the slots: a dataclass of tensors with one row per image
 
-# Entries of a batch: as many as an attack takes by itself (1,024 images of 32x32, 83 of 224x224). Above, the kernels
-# take far longer than their launch, and a recording holds as much working memory as a step once more.
+# Entries of the largest batch that is recorded: the default batch of an attack (1,024 images of 32x32, 83 of 224x224).
+# The kernels of larger batches take much longer than their launch, and a recording needs the memory of another step.
 SMALL = 3 << 22
-WARM = 2  # times that work is done before it is recorded: compiled code and library handles must be there
+WARM = 2  # runs before a recording, which needs compiled code and library handles
 
 
 def record(work: Callable[[], T], before: Any = None) -> tuple[Any, T] | None:
-    """A graph of the work, and its result, which every replay writes anew. None, with a warning, if the work cannot
-    be recorded: if the model asks the host something in the middle. Nothing of it is done yet. `before`: a graph that
-    will not be replayed any more, and leaves its working memory to this one."""
+    """Record the work without running it. Returns a graph and its result, which every replay overwrites; or None, with
+    a warning, if the work cannot be recorded, e.g. because the model synchronises with the host. `before`: a graph that
+    will not be replayed again and whose memory is reused."""
     graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     try:
@@ -52,15 +52,15 @@ def record(work: Callable[[], T], before: Any = None) -> tuple[Any, T] | None:
 
 @lru_cache(maxsize=16)
 def _stream(device: int) -> Any:
-    """The one stream for recordings: libraries keep working memory for every stream they have seen."""
+    """The stream of all recordings: libraries keep working memory for every stream that was used."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass(eq=False)
 class Recorded:
-    """A function of tensors, (*inputs) -> tensor, replayed as long as the inputs have the same shapes.
+    """A function of tensors, (*inputs) -> tensor, which is replayed as long as the inputs have the same shapes.
 
-    What else it reads, such as the weights of a model, must stay where it is; its values may change.
+    Other tensors that it reads, such as the weights of a model, must stay in place; their values may change.
     """
 
     function: Callable[..., Tensor]
@@ -92,17 +92,17 @@ class Recorded:
 
 @dataclass(eq=False)
 class Stepper(Generic[N]):
-    """Several steps at once, without a word to the host; those of a small batch are recorded and replayed."""
+    """Several steps without synchronisation with the host. Steps of a small batch are recorded and replayed."""
 
     step: Callable[[N], N]
     graphs: bool
     meter: Meter
     size: int = 0  # of the batch
     warm: int = 0  # steps done with this size
-    again: bool = False  # whether another size was recorded before, so that one step will do to warm up
-    complete: bool = False  # whether what is recorded has all the kernels that there will be
+    again: bool = False  # whether another size was recorded before, so that one step suffices as a warm-up
+    complete: bool = False  # whether all kernels were loaded when the step was recorded
     static: N | None = None  # the slots that the graph reads and writes
-    graph: Any = None  # the last one, if only for its memory
+    graph: Any = None  # the last one; a new one reuses its memory
     limit: int = SMALL  # entries of the largest batch that is recorded
 
     def __call__(self, now: N, steps: int) -> N:
@@ -114,7 +114,7 @@ class Stepper(Generic[N]):
         if len(first) != self.size:
             self.static = None
             self.size, self.warm = len(first), 0
-        if self.static is not None and not self.complete and ready(first.device):  # compiled beside the search
+        if self.static is not None and not self.complete and ready(first.device):  # the kernels were compiled meanwhile
             self.static, self.warm = None, 0
         if self.static is None:
             cold = min(steps, max((1 if self.again else WARM) - self.warm, 0))
@@ -124,7 +124,7 @@ class Stepper(Generic[N]):
             try:
                 static, self.complete = clone(now), ready(first.device)
                 recorded = record(lambda: assign(static, self.step(static)), self.graph)
-            except torch.OutOfMemoryError:  # there was enough for the steps themselves
+            except torch.OutOfMemoryError:  # there was enough for steps that are not recorded
                 self.forget()
                 self.limit = first.numel() - 1
                 torch.cuda.empty_cache()
@@ -140,7 +140,7 @@ class Stepper(Generic[N]):
         return self.static
 
     def forget(self) -> None:
-        """Give back the memory of what was recorded; the next recording is like the first."""
+        """Free the memory of the recording; the next recording is made like the first one."""
         self.static, self.graph, self.again, self.size = None, None, False, 0
 
     def _eager(self, now: N, steps: int) -> N:

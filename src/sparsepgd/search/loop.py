@@ -1,7 +1,7 @@
-"""The one step under every attack: propose, evaluate, record, update; and the loop over it.
+"""The step of every attack: propose, evaluate, record, update.
 
-Images live in slots (table.py). The host looks at the device only every few steps; then finished images leave
-and waiting ones take their place. Every decision in between is a tensor with one entry for each slot.
+Images are held in slots (table.py). The host synchronises with the device only every few steps; then finished images
+leave and waiting images enter. In between, every decision is a tensor with one entry per slot.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Images with all that is known of them before the search, one row each."""
+    """Images and what is known about them before the search, one row per image."""
 
     x: Tensor  # (B, C, H, W)
     y: Tensor  # (B,)
-    label: Tensor  # (B,), the class the loss speaks of
+    label: Tensor  # (B,), the class that the loss refers to
     clean_loss: Tensor  # (B,)
-    index: Tensor  # (B,), names the image to the random numbers
-    row: Tensor  # (B,), the place in the result
-    usable: Tensor | None  # (B, *grid) bool, groups with something to change; None: all
+    index: Tensor  # (B,), key of the random numbers of the image
+    row: Tensor  # (B,), row in the result
+    usable: Tensor | None  # (B, *grid) bool, groups with pixels that may change; None: all
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting(Known):
-    """Images that are to be attacked, where the caller keeps them: a GPU need not hold them all."""
+    """Images that wait for a slot, on the device of the caller: a GPU need not hold all of them."""
 
     allowed: Tensor | None  # (B, 1, H, W) bool, pixels that may change; None: all
 
@@ -56,28 +56,28 @@ class Waiting(Known):
 
 @dataclass(frozen=True, eq=False)
 class Images(Known):
-    """The images under attack, on the device, each with its box."""
+    """Images under attack, on the device of the search, with their box: the range of allowed values."""
 
     low: Tensor  # (B, C, H, W), the smallest value allowed
     high: Tensor  # (B, C, H, W), the largest
 
     @classmethod
     def entering(cls, waiting: Waiting, threat: Threat, quantize: bool) -> Images:
-        """Waiting images on the device of the threat, with the box that they leave to the adversary."""
+        """Waiting images, moved to the device of the threat, with their box."""
         now = each(lambda tensor: tensor.to(threat.kernel.device, non_blocking=True).contiguous(), waiting)
         known = {field.name: getattr(now, field.name) for field in fields(Known)}
         low, high = threat.box(now.x, now.allowed, quantize)
         return cls(**known, low=low, high=high)
 
     def clip(self, p: Tensor) -> Tensor:
-        """The change p (B, C, H, W), so that the image stays in its box."""
+        """The perturbation p (B, C, H, W), clipped so that x + p is within the box."""
         if (found := self._kernels(p)) is not None:
             clipped: Tensor = found.clip(p, self.x, self.low, self.high)
             return clipped
         return p.clamp((self.low - self.x).to(p.dtype), (self.high - self.x).to(p.dtype))
 
     def render(self, p: Tensor, mask: Tensor, quantize: bool) -> Tensor:
-        """x + p where the mask is set, x itself elsewhere; inside the box, and on the 8-bit grid if asked for."""
+        """x + p where the mask is set, x elsewhere; within the box and, with `quantize`, on the 8-bit grid."""
         if (found := self._kernels(p)) is not None:
             rendered: Tensor = found.render(p, mask, self.x, self.low, self.high, LEVELS if quantize else 0)
             return rendered
@@ -87,33 +87,35 @@ class Images(Known):
         return torch.where(mask > 0, moved.clamp(self.low, self.high), self.x)
 
     def _kernels(self, p: Tensor) -> Any:
-        """Those for changes of these images; None: there are none."""
+        """The GPU kernels, if they support p; otherwise None."""
         fits = p.dtype == self.x.dtype == torch.float32 and p.shape == self.x.shape
         return kernels(p.device) if fits else None
 
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """How a proposed point is to be judged; left out, it counts, and the gradient is that of the attack's loss."""
+    """How a proposed point is evaluated. By default it counts, and the gradient is that of the attack's loss."""
 
-    counts: Tensor | None = None  # (B,) bool, whether the point is within the budget, so that it may be kept
-    along: Tensor | None = None  # (B,), the loss whose gradient is taken, see Oracle.evaluate
+    counts: Tensor | None = None  # (B,) bool, whether the point is within the budget and may be kept
+    along: Tensor | None = None  # (B,), index in LOSSES of the loss whose gradient is taken
 
 
-Keeps = Literal["first", "largest", "latest"]  # which of several successes: for "latest", the search promises that
-# each is better than those before
+# Which of several successes on an image is kept. With "latest", each one must be better than those before it.
+Keeps = Literal["first", "largest", "latest"]
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
     x_adv: Tensor  # (B, C, H, W)
     loss: Tensor  # (B,)
-    fooled: Tensor  # (B,) bool, as the search sees it
-    step: Tensor  # (B,), when it was first fooled
+    fooled: Tensor  # (B,) bool, in the precision of the search
+    step: Tensor  # (B,), evaluations before the first success, or before the last one with "latest"
 
 
 @dataclass(frozen=True, eq=False)
 class Slots(Generic[S]):
+    """A batch, one row per slot."""
+
     images: Images
     state: S
     best: Best
@@ -121,7 +123,7 @@ class Slots(Generic[S]):
 
 
 def run_whole_batch(search: Stepwise[S], oracle: Evaluator, threat: Threat, images: Images, noise: Noise) -> Best:
-    """All evaluations of all images at once, unconfirmed; the host never looks. For training."""
+    """All evaluations of one batch, without synchronisation with the host and without confirmation. For training."""
     step = Step(search, oracle, threat, noise, "first" if search.early_stop else search.keeps)
     live = start(search, threat, images, noise)
     for _ in range(search.evaluations):
@@ -141,7 +143,8 @@ def start(search: Stepwise[S], threat: Threat, images: Images, noise: Noise) -> 
 
 @dataclass(frozen=True, eq=False)
 class Step(Generic[S]):
-    """One evaluation and one update of every slot, without a word to the host. The old best points are overwritten."""
+    """One evaluation and one update of every slot, without synchronisation with the host. The previous best points are
+    overwritten."""
 
     search: Stepwise[S]
     oracle: Evaluator
@@ -157,21 +160,26 @@ class Step(Generic[S]):
         if aim.counts is not None:
             counts = counts & aim.counts
         wins = better(seen.fooled, seen.loss, best.fooled, best.loss)
-        wins = wins & ~best.fooled if self.keeps == "first" else wins | seen.fooled if self.keeps == "latest" else wins
+        if self.keeps == "first":
+            wins = wins & ~best.fooled
+        elif self.keeps == "latest":
+            wins = wins | seen.fooled
         wins = counts & wins
-        first = seen.fooled & wins if self.keeps == "latest" else seen.fooled & wins & ~best.fooled
+        success = seen.fooled & wins
+        if self.keeps != "latest":
+            success = success & ~best.fooled
         record = Best(
             put(wins, x_adv, best.x_adv),
             torch.where(wins, seen.loss.to(best.loss.dtype), best.loss),
-            best.fooled | first,
-            torch.where(first, now.step, best.step),
+            best.fooled | success,
+            torch.where(success, now.step, best.step),
         )
         state = search.update(self.threat, images, now.state, seen, now.step, self.noise)
         return Slots(images, state, record, now.step + 1)
 
 
 def better(fooled: Tensor, worth: Tensor, other_fooled: Tensor, other_worth: Tensor, ties: bool = False) -> Tensor:
-    """(B,) bool, whether a point is better than another one: a success beats a failure, among equals the larger worth
-    wins, for most the loss. `ties`: as much is enough."""
+    """(B,) bool, whether a point is better than another one: a success beats a failure; otherwise the larger worth,
+    usually the loss, wins. `ties`: whether an equal worth is enough."""
     more = worth >= other_worth if ties else worth > other_worth
     return torch.where(fooled == other_fooled, more, fooled)

@@ -1,7 +1,7 @@
 """Random numbers from a counter instead of a state: a value depends on (seed, image, step) and nothing else.
 
-So the draws of one image do not change with the batch it is in, its place there, or the number of
-workers, and the global generators are never touched. The mixing function is the 64-bit finaliser of
+So the draws of an image do not depend on its batch, its place there or the number of workers, and the global
+generators do not change. The mixing function is the 64-bit finaliser of
 SplitMix64 (Steele, Lea and Flood, 2014).
 """
 
@@ -22,15 +22,15 @@ _GOLDEN, _FIRST, _SECOND = SPLITMIX
 
 
 class Stream(IntEnum):
-    """What a draw is for; draws for different ends are independent."""
+    """What a draw is for. Draws for different purposes are independent."""
 
     MAGNITUDE = 1
     MASK = 2
     COIN = 3
-    PROPOSAL = 4  # all that a step of random search needs, in one draw
-    PLACE = 5  # where a group goes
-    MOVE = 6  # which group goes, and how far
-    VARIATION = 7  # of points, all that one needs
+    PROPOSAL = 4  # all draws of a step of random search
+    PLACE = 5  # the position of a group
+    MOVE = 6  # which group moves, and how far
+    VARIATION = 7  # all draws of a random variation of points
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -39,8 +39,8 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def _mix(z: Tensor, whole: bool = True) -> Tensor:
-    """In place, so that a CPU moves less memory. The last step, left out unless the `whole` result is needed, changes
-    only the lower 33 bits."""
+    """In place, which moves less memory on a CPU. The last step changes only the lower 33 bits, and is left out unless
+    the `whole` result is needed."""
     z ^= _shift(z, 30)
     z *= _FIRST
     z ^= _shift(z, 27)
@@ -57,7 +57,7 @@ def _joined(key: Tensor, part: Tensor | int) -> Tensor:
 
 @dataclass(frozen=True)
 class Noise:
-    """The source of all random numbers of one call. A seed on the device, (), may change under a recorded step."""
+    """The random numbers of one call. A seed on the device, (), may change between replays of a recorded step."""
 
     seed: int | Tensor
 
@@ -83,7 +83,7 @@ class Noise:
     def _numbers(
         self, stream: Stream, index: Tensor, step: Tensor | int, shape: tuple[int, ...], left: tuple[int, ...]
     ) -> list[Tensor]:
-        """Uniform numbers from the same random bits, shifted to the `left` by so many places."""
+        """Uniform numbers from the same random bits, shifted left by each of the given numbers of places."""
         found = kernels(index.device)
         if found is None:
             bits = self._bits(stream, index, step, shape, whole=any(left))
@@ -109,7 +109,7 @@ class Noise:
 
 
 def check_seed(seed: int) -> int:
-    """Any integer, also one of numpy's, as one of Python's."""
+    """The seed as an int. NumPy integers are accepted."""
     try:
         return operator.index(seed)
     except TypeError:
@@ -117,7 +117,7 @@ def check_seed(seed: int) -> int:
 
 
 def signed(seed: int) -> int:
-    """Any integer as one of 64 bits."""
+    """Any integer as a signed one of 64 bits, modulo 2**64."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -1,7 +1,7 @@
-"""The attacks by name: one name each, on the command line, in folders, records and tables.
+"""The registry of attacks: one name for each, on the command line, in folders, records and tables.
 
-What an attack can do, costs and needs stands with its class: `needs_gradient`, `minimum_norm`, `passes_per_step`,
-`of_length`, `quick`, `at_cost`. A new one is a class in a file of its own under ``@registered()``.
+What an attack needs and costs is declared by its class: `needs_gradient`, `minimum_norm`, `passes_per_step`,
+`of_length`, `quick`, `at_cost`. A new attack is a class under ``@registered()`` in a file of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Entry:
     name: str
     kind: Any  # a class with `of_length`, `quick` and `at_cost`
     aliases: tuple[str, ...]  # older names, and those of the paper's tables
-    compared: bool  # beside the others, unless attacks are named
+    compared: bool  # by default in comparisons of attacks
     settings: Mapping[str, Any]
 
 
@@ -30,7 +30,7 @@ ENTRIES: dict[str, Entry] = {}
 
 
 def registered(*aliases: str, name: str | None = None, compared: bool = True, **settings: Any) -> Callable[[K], K]:
-    """Puts a class of attacks under its `name`, or under the one that these settings give it."""
+    """Register a class of attacks under its `name`, or under another one with settings."""
 
     def put(kind: K) -> K:
         known: Any = kind
@@ -42,11 +42,11 @@ def registered(*aliases: str, name: str | None = None, compared: bool = True, **
 
 
 def find(name: str) -> Entry | None:
-    """By its name or an alias."""
+    """The entry with this name or alias."""
     return next((one for one in ENTRIES.values() if name in (one.name, *one.aliases)), None)
 
 
 def black_box(name: str) -> bool:
-    """Whether an attack needs no gradient, by its name in a record: sparse-rs, sparse-rs-2, sparse-rs-smallest-k."""
+    """Whether an attack needs no gradient, from its name in a record: sparse-rs, sparse-rs-2, sparse-rs-smallest-k."""
     boxes = (one.name for one in ENTRIES.values() if one.kind.needs_gradient is False)
     return any(name == box or name.startswith(f"{box}-") for box in boxes)

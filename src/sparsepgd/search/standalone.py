@@ -1,4 +1,4 @@
-"""Attacks with a loop of their own: batch by batch, with every query counted outside the attack."""
+"""Attacks with a loop of their own, batch by batch. Every query is counted outside the attack."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from sparsepgd.search.noise import Noise
 from sparsepgd.threat import Threat
 
 T = TypeVar("T")
-TRIALS = 4  # points of an image that the model is asked about at a time when a batch stays whole
+TRIALS = 4  # points per image in one forward pass if a batch is kept whole
 
 
 @dataclass(eq=False)
 class Queries:
-    """The model as such an attack sees it: every query is counted for the image that its point belongs to.
+    """The model for such an attack. Every query is counted for the image that its point belongs to.
 
-    `rows` (N,) are places in the batch; an image may occur several times, or not at all.
+    `rows` (N,) are rows of the batch; an image may occur several times, or not at all.
     """
 
     oracle: Evaluator
     images: Images
-    size: int  # points of one forward pass; halved where the memory does not suffice
-    forwards: Tensor  # (B,) int64, counted here
+    size: int  # points of one forward pass; halved if memory is too small
+    forwards: Tensor  # (B,) int64
     backwards: Tensor  # (B,) int64
     notify: Callable[[int], None] | None = None  # called with the number of points of each query
 
@@ -44,12 +44,12 @@ class Queries:
         return classifier(self.oracle)
 
     def evaluate(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
-        """Loss, success and, if asked for, the gradient of the loss at the points x (N, C, H, W)."""
+        """Loss, success and, with `gradient`, the gradient of the loss at the points x (N, C, H, W)."""
         self._count(rows, 1, int(gradient))
         return self.evaluate_uncounted(x, rows, gradient)
 
     def evaluate_uncounted(self, x: Tensor, rows: Tensor, gradient: bool = False) -> Evaluation:
-        """The same, for what is no part of the search."""
+        """The same for points that are not part of the search."""
         y, label = self.images.y[rows], self.images.label[rows]
         return join(*self._in_parts(lambda i: self.oracle.evaluate(x[i], y[i], label[i], gradient), len(x)))
 
@@ -60,14 +60,14 @@ class Queries:
             return torch.cat(self._in_parts(lambda i: self.classifier.logits(x[i]), len(x)))
 
     def judge(self, logits: Tensor, rows: Tensor) -> Evaluation:
-        """What logits (N, classes) that are known already mean for the goal."""
+        """The evaluation of known logits (N, classes)."""
         oracle, label = self.classifier, self.images.label[rows]
         return oracle.judged(logits, oracle.goal.loss(logits, label, oracle.loss), self.images.y[rows], label)
 
     def slopes(self, x: Tensor, rows: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, classes) and the gradients (N, M, C, H, W) of M functions of them, 0 where they are not finite.
 
-        `values`: from logits (n, classes) and their places in x to (n, M). One forward pass, M backward ones.
+        `values` takes logits (n, classes) and their rows of x, and returns (n, M). One forward pass, M backward passes.
         """
 
         def part(place: slice) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ class Queries:
         return logits, slopes
 
     def _in_parts(self, work: Callable[[slice], T], count: int) -> list[T]:
-        parts, self.size = in_parts(work, max(count, 1), self.size)  # of no points, one part without any
+        parts, self.size = in_parts(work, max(count, 1), self.size)  # no points are one empty part
         return parts
 
     def _count(self, rows: Tensor, forwards: int, backwards: int) -> None:
@@ -96,10 +96,10 @@ class Queries:
 
 @dataclass(eq=False)
 class Claims:
-    """The best point of each image so far, see `better`."""
+    """The best point of each image so far, as compared by `better`."""
 
     x_adv: Tensor  # (B, C, H, W)
-    worth: Tensor  # (B,): the loss, unless the attack says something else, such as minus the pixels of a success
+    worth: Tensor  # (B,), the loss, or what the attack uses instead, such as minus the pixels of a success
     fooled: Tensor  # (B,) bool
 
     @classmethod
@@ -107,7 +107,7 @@ class Claims:
         return cls(images.x.clone(), images.clean_loss.clone(), torch.zeros_like(images.y, dtype=torch.bool))
 
     def offer(self, x: Tensor, rows: Tensor, seen: Evaluation, worth: Tensor | None = None) -> None:
-        """Points x (N, C, H, W) within the budget; several may be of one image, of equals the first is taken."""
+        """Points x (N, C, H, W) within the budget. Of equally good points of an image, the first is taken."""
         rank = (seen.loss if worth is None else worth).to(self.worth.dtype)
         hit = torch.zeros_like(self.fooled, dtype=torch.uint8)
         hit = hit.scatter_reduce(0, rows, seen.fooled.to(torch.uint8), "amax").bool()
@@ -123,25 +123,25 @@ class Claims:
 
 @dataclass(frozen=True, eq=False)
 class Standalone(Attack):
-    """Batch by batch, in full precision; an attack is what it makes of a batch.
+    """An attack that is defined by `attack_batch`, and runs in full precision.
 
-    Of the result, `steps` are the points that were tried. Where an attack looks for the smallest perturbation,
-    early_stop=False lets it: the smallest success within k is kept, and with k as large as the image its native
-    answer is `result.groups`. With early_stop, the default, the first success within k ends the search.
+    `steps` of the result is the number of evaluated points. By default the first success within k ends the search. With
+    early_stop=False, an attack that searches for the smallest perturbation keeps the smallest success within k; with k
+    as large as the image, `result.groups` is its own result.
     """
 
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted, Targeted)
 
     @abstractmethod
     def attack_batch(self, oracle: Queries, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        """The points (B, C, H, W) it claims, within the budget. Images that are fooled should be asked no more."""
+        """The best points (B, C, H, W) found within the budget. Fooled images should not be queried further."""
 
     def remaining(self, claims: Claims) -> Tensor:
-        """The rows (n,) that are not done with."""
+        """The rows (n,) for which the search continues."""
         return (~claims.fooled | (not self.early_stop)).nonzero()[:, 0]
 
     def search(self, task: Task) -> SearchResult:
-        """Points and loss of all images; what was claimed is asked once more, uncounted, for the loss."""
+        """Points and loss of all images. The points are evaluated once more for the loss, which is not counted."""
         self._check_goal(task.oracle)
         waiting, fooled = task.waiting, 0
 
@@ -176,7 +176,7 @@ class Standalone(Attack):
             )
 
     def _progress(self, task: Task, before: int, active: int, fooled: int) -> Callable[[int], None]:
-        """Adds up the queries of a batch; the host need not look at the device for that."""
+        """A function that adds up the queries of a batch, without synchronisation with the device."""
         queries = 0
 
         def notify(points: int) -> None:
@@ -189,15 +189,15 @@ class Standalone(Attack):
 
 
 def keep_best(attack: Attack, threat: Threat, images: Images, x: Tensor, score: Tensor) -> Tensor:
-    """The points x (B, C, H, W) with all but the k groups of the best score (B, *grid) as in the clean images."""
+    """The points x (B, C, H, W) on the k groups of the largest score (B, *grid), the clean images elsewhere."""
     return images.render(x - images.x, threat.top_k(score.float(), images.usable), attack.quantize)
 
 
 def fewest(threat: Threat, images: Images, x: Tensor, seen: Evaluation) -> Tensor:
-    """(B,), the worth of points where the fewest changes win: of a success minus its pixels, of a failure its loss."""
+    """(B,), the worth of points if few changes are better: minus the pixels of a success, the loss of a failure."""
     return torch.where(seen.fooled, -changed(threat, images, x).to(seen.loss), seen.loss)
 
 
 def changed(threat: Threat, images: Images, x: Tensor) -> Tensor:
-    """(B,), how many single pixels or features of x are not those of the clean images."""
+    """(B,), the number of pixels, or features, in which x differs from the clean images."""
     return (threat.gather((x != images.x).float()) > 0).flatten(1).sum(1)

@@ -1,4 +1,4 @@
-"""Attacks that the shared loop drives: one evaluation and one update of every image at a time."""
+"""Attacks that run in the shared loop: one evaluation and one update of every image at a time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sparsepgd.threat import Threat
 
 S = TypeVar("S")
 
-ENOUGH = 0.9  # of what bf16 sees
+ENOUGH = 0.9  # fp16 is kept if this share of its values is usable, or of the values that are usable in bf16
 
 
 @dataclass(frozen=True, eq=False)
 class Stepwise(Attack, Generic[S]):
-    """An attack is its start, its proposal and its update; its state S is a dataclass of tensors."""
+    """An attack that is defined by `start`, `propose` and `update`. Its state S is a dataclass of tensors."""
 
     @abstractmethod
     def start(self, threat: Threat, images: Images, noise: Noise) -> S:
@@ -39,7 +39,7 @@ class Stepwise(Attack, Generic[S]):
         """The points to evaluate, (B, C, H, W), within the budget."""
 
     def aim(self, state: S) -> Aim:
-        """Which of the proposed points count, and which loss leads; unless said, all, and the attack's own."""
+        """Which of the proposed points count, and which loss is ascended. By default: all, and the attack's loss."""
         return Aim()
 
     @property
@@ -52,12 +52,12 @@ class Stepwise(Attack, Generic[S]):
         """The state after an evaluation of the proposed points. The tensors of the old state may be overwritten."""
 
     def judged(self, state: S, real: Tensor, denied: Tensor) -> S:
-        """The state after full precision confirmed successes, (B,) bool, or denied them, of a search that goes on after
-        a success (`keeps` the latest)."""
+        """The state after successes were confirmed (`real`) or denied in full precision, (B,) bool each. Called only if
+        the search continues after a success (`keeps` is "latest")."""
         return state
 
     def for_call(self, noise: Noise) -> Stepwise[S]:
-        """The attack with all that is drawn once for a call decided."""
+        """The attack after the random choices that hold for a whole call."""
         return self
 
     def search(self, task: Task) -> SearchResult:
@@ -70,7 +70,7 @@ class Stepwise(Attack, Generic[S]):
 
     @contextmanager
     def _running(self, task: Task) -> Iterator[Running]:
-        """The model as it runs for this task. Where nobody asked for fp16, a model that leaves its range gets bf16."""
+        """The model as it runs for this task. If fp16 overflows, bf16 is used unless fp16 was requested."""
         x, model, device = task.waiting.x, task.oracle.model, task.threat.kernel.device
         engine = task.engine.decided(model, x, device)
         with engine.running(model, device) as run:
@@ -85,9 +85,9 @@ class Stepwise(Attack, Generic[S]):
                 yield run if found >= ENOUGH * self._usable(other, task)[0] else other
 
     def _usable(self, model: Running, task: Task) -> tuple[int, int]:
-        """How many numbers a search could use, of how many that the model says of the first clean images: losses that
-        are finite and, of these images, entries of the gradient that are not 0; both in one count. They are as many as
-        the search begins with: for each size of a batch, libraries look for their kernels anew."""
+        """How many values of the first clean images a search can use, and how many there are: losses that are finite
+        and, for these images, entries of the gradient that are not 0. The batch is as large as the first one of the
+        search, because libraries select their kernels anew for each size."""
         oracle, device, size = task.oracle, task.threat.kernel.device, task.batch_size
         x, y, label = (part[:size].to(device) for part in (task.waiting.x, task.waiting.y, task.waiting.label))
         ask = partial(oracle.running(model, model.engine.scale).evaluate, gradient=self.needs_gradient)
@@ -100,5 +100,5 @@ class Stepwise(Attack, Generic[S]):
         return int(finite.sum()) + int(steep[finite].sum()), len(finite) + steep.numel()
 
     def perturb_batch(self, oracle: Oracle, threat: Threat, images: Images, noise: Noise) -> Tensor:
-        """No value is read by the host, so that it can be recorded as a CUDA graph."""
+        """The host reads no values, so this can be recorded as a CUDA graph."""
         return run_whole_batch(self.for_call(noise), oracle, threat, images, noise).x_adv

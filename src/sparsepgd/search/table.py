@@ -1,8 +1,8 @@
-"""The slots: who is at work, who waits, who is done.
+"""The table of slots: images under attack, waiting images and results.
 
-At a look the finished leave and the waiting take their place, so that the batch stays full to the end. When nobody
-waits any more the batch is cut to size, but only where that pays: on a device a new size has to be recorded first
-(graphs.py), so that empty slots are kept for a while. On a CPU every size is as good as another.
+Every few steps the host looks at the table: finished images leave, and waiting images take their slots, so that the
+batch stays full. When no image waits any more, the batch shrinks. On a GPU a new batch size must be recorded first
+(graphs.py), so there empty slots are kept until a new size is worth it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-SMALLEST = 32  # images of a batch on a device; fewer cost as much
-LONGEST = 64  # steps between two looks at a device
-SHORT = 8  # steps that a finished image may idle in its slot for the others' sake
-RECORDING = 8000 * 3 * 32 * 32  # entries of images, each for one step, that cost as much as a new size
-COARSE = 128  # the largest step from one size to the next of batches in which successes are confirmed
-CLAIMS = 256  # successes that are confirmed together on a device
-PATIENCE = 32  # steps that they wait for it at most
+SMALLEST = 32  # images in a batch on a GPU; fewer take as long
+LONGEST = 64  # steps between two looks at a GPU
+SHORT = 8  # steps that a finished image may stay in its slot
+RECORDING = 8000 * 3 * 32 * 32  # cost of a new batch size: entries of images times steps
+COARSE = 128  # largest difference between two sizes of the batches that confirm successes
+CLAIMS = 256  # successes that are confirmed together on a GPU
+PATIENCE = 32  # largest number of steps that a success waits for its confirmation
 
 
 def run(search: Stepwise[S], task: Task, running: Running) -> Best:
-    """Search for all images of the task; at most `batch_size` of them are on the device's table at a time.
+    """Search for adversarial versions of all images of the task, at most `batch_size` at a time.
 
-    The model as it is `running` is asked during the search, the oracle of the task confirms.
+    The search evaluates the model as it is `running`; the oracle of the task confirms successes.
     """
     engine, oracle, threat, waiting = running.engine, task.oracle, task.threat, task.waiting
     step = Step(search, oracle.running(running, engine.scale), threat, task.noise, search.keeps)
@@ -55,22 +55,22 @@ def run(search: Stepwise[S], task: Task, running: Running) -> Best:
         left = table.look()
         interval.adapt(left, table.count)
         if task.progress is not None:
-            done = max(done, total - table.evaluations_left())  # a denied success goes back to work
+            done = max(done, total - table.evaluations_left())  # images with a denied success are attacked again
             task.progress(done, total, table.fooled)
     return table.best
 
 
 @dataclass
 class LookInterval:
-    """How many steps lie between two looks: few while many images leave, more when few do.
+    """The number of steps between two looks: fewer if many images finish, more if few do.
 
-    A look costs about as much as a step, an idle slot its share of one; so a look should find a fifth of the images
-    gone, more or less.
+    A look costs about as much as a step, and the slot of a finished image is idle until the next look. So about a fifth
+    of the images should finish between two looks.
     """
 
     longest: int
     every: int = 1
-    horizon: int = 1  # steps until half of the images will have left, if it goes on like this
+    horizon: int = 1  # expected steps until half of the images are finished
 
     def adapt(self, left: int, stayed: int) -> None:
         self.horizon = self.every * (stayed + 1) // (left + 1)
@@ -94,18 +94,18 @@ class Table(Generic[S]):
         self.on_device = waits_for_host(self.threat.kernel.device)
         self.entries = math.prod(self.threat.shape)  # of an image
         self.best = no_success(self.waiting, self.search.evaluations)
-        self.fooled = 0  # of those in `best`
+        self.fooled = 0  # number of successes in `best`
         self.largest = min(self.slots, len(self.waiting.x))
-        self.parked: list[Slots[S]] = []  # to go on later: denied successes, and those for whom there was no memory
-        self.leaving: list[Slots[S]] = []  # finished, or successful as the search sees it; to be confirmed together
-        self.waited = 0  # steps since the first of them left
+        self.parked: list[Slots[S]] = []  # to be continued: after denied successes or lack of memory
+        self.leaving: list[Slots[S]] = []  # finished images and unconfirmed successes
+        self.waited = 0  # steps since the first of these left its slot
         self.live: Slots[S] | None = None
         self.size = 0  # of the batch
         self.count = 0  # images in the slots; empty slots are the last rows
-        self.under_way = self.newest = self.oldest = 0  # evaluations done: of all in the slots, fewest, most
+        self.under_way = self.newest = self.oldest = 0  # evaluations of the images in the slots: sum, least, most
 
     def fill(self, horizon: int = 1) -> bool:
-        """Give free slots to those who wait; False when nobody is left. `horizon`: steps that a size will last."""
+        """Give free slots to waiting images; False if all are done. `horizon`: expected steps with the new size."""
         if self.live is None and not len(self.waiting.x) and not self.parked:
             self.settle()
         fresh = self._admit()
@@ -119,7 +119,7 @@ class Table(Generic[S]):
         return self.live is not None
 
     def advance(self, steps: int) -> None:
-        """So many steps, or fewer if images finish before. If the memory does not suffice, half of them are parked."""
+        """Take `steps` steps, or fewer if images finish earlier. If memory is too small, half of them are parked."""
         assert self.live is not None
         last = self.search.evaluations
         steps = min(steps, max(last - self.oldest, SHORT), last - self.newest)
@@ -139,7 +139,7 @@ class Table(Generic[S]):
             torch.cuda.empty_cache()
 
     def look(self) -> int:
-        """Finished images, and those that the search takes for fooled, leave the table; how many they are."""
+        """Remove finished images and unconfirmed successes from their slots; returns how many."""
         now = self.live
         assert now is not None
         taken = now.images.row >= 0
@@ -157,8 +157,8 @@ class Table(Generic[S]):
         return gone
 
     def settle(self) -> None:
-        """Write those who leave to their place. A success counts only if the model confirms it in full precision;
-        otherwise the image goes on from where it was, if it has evaluations left."""
+        """Record the images that left. A success counts only if the model confirms it in full precision; otherwise the
+        search on the image continues if it has evaluations left."""
         if not self.leaving:
             return
         now = join(*self.leaving)
@@ -176,8 +176,8 @@ class Table(Generic[S]):
             self.parked.append(select(now, back))
 
     def _confirmed(self, images: Images, x_adv: Tensor) -> Tensor:
-        """(B,) bool: whether these points are successes in full precision. On a device the last one is repeated so that
-        there are few sizes of batches: for each of them, libraries look for their kernels anew."""
+        """(B,) bool: whether these points are successes in full precision. On a GPU the last point is repeated so that
+        there are few batch sizes, because libraries select their kernels anew for each size."""
         count = size = len(x_adv)
         if self.on_device and (rest := count % self.slots):  # a power of 2, a multiple of COARSE, or a full batch
             unit = min(max(1 << (rest - 1).bit_length(), SMALLEST), COARSE)
@@ -188,7 +188,7 @@ class Table(Generic[S]):
         return real
 
     def _record(self, row: Tensor, best: Best) -> None:
-        """The outcome of some images, unless a success is known for an image and this is none."""
+        """Write the outcome of some images to their rows; a failure does not replace a success."""
         row = row.to(self.best.step.device)
         news = best.fooled.to(row.device) | ~self.best.fooled[row]
         self.fooled += int((best.fooled.to(row.device) & ~self.best.fooled[row]).sum())
@@ -196,8 +196,8 @@ class Table(Generic[S]):
             into[row[news]] = of.to(into.device)[news]
 
     def _confirm_new(self, now: Slots[S]) -> Slots[S]:
-        """Of a search that goes on after a success, write down the new ones that are confirmed: the next may be
-        denied. Those that are denied now are forgotten."""
+        """For a search that continues after a success: confirm new successes and record them now, because the next one
+        may be denied. Denied successes are dropped."""
         row = now.images.row.clamp(min=0).to(self.best.step.device)
         known = self.best.fooled[row] & (self.best.step[row] == now.best.step.to(row.device))
         fresh = (now.best.fooled & (now.images.row >= 0) & ~known.to(now.step.device)).nonzero()[:, 0]
@@ -213,12 +213,12 @@ class Table(Generic[S]):
         return replace(now, state=self.search.judged(now.state, real, denied), best=best)
 
     def evaluations_left(self) -> int:
-        """At most, for all who are at work or wait."""
+        """The largest number of evaluations that may follow, for all images."""
         parked = sum(int((self.search.evaluations - part.step).sum()) for part in self.parked)
         return (self.count + len(self.waiting.x)) * self.search.evaluations - self.under_way + parked
 
     def _survey(self, now: Slots[S], stays: Tensor) -> int:
-        """What the host must know, in one question: how many leave, and the evaluations of those who stay."""
+        """Read with one synchronisation how many images leave (returned) and the evaluations of those that stay."""
         newest = torch.where(stays, now.step, self.search.evaluations).amin()
         counts = [stays.sum(), (now.step * stays).sum(), newest, (now.step * stays).amax()]
         stayed, self.under_way, self.newest, self.oldest = torch.stack(counts).tolist()
@@ -226,7 +226,7 @@ class Table(Generic[S]):
         return self.count - int(stayed)
 
     def _admit(self) -> list[Slots[S]]:
-        """As many as there is room for: first those who were parked, then those who wait."""
+        """Images for the free slots: first parked, then waiting ones."""
         fresh, room = [], self.slots - self.count
         if self.live is None:
             self.newest, self.oldest, self.under_way = self.search.evaluations, 0, 0
@@ -246,7 +246,7 @@ class Table(Generic[S]):
         return fresh
 
     def _batch_size(self, horizon: int) -> int:
-        """The size of the batch: that of before as long as less is lost by its empty slots than by a new one."""
+        """The batch size. The last one is kept while its empty slots cost less than a new size."""
         if not self.on_device:
             return self.count
         fit = max(-(-self.count // 8) * 8, SMALLEST)
@@ -255,7 +255,7 @@ class Table(Generic[S]):
         return self.size if 0 <= empty * self.entries < RECORDING else fit
 
     def _padded(self, live: Slots[S], size: int) -> Slots[S]:
-        """With empty slots at the end, as many as it takes."""
+        """The batch with empty slots at the end, up to the size."""
         if len(live.step) == size:
             return live
         taken = select(live, slice(0, self.count))

@@ -66,7 +66,7 @@ def test_every_proposal_is_within_the_budget(budget: sp.Budget, quantize: bool) 
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
-def test_the_budget_fills_up_and_the_host_never_looks(budget: sp.Budget) -> None:
+def test_the_budget_is_used_up_without_synchronisation_with_the_host(budget: sp.Budget) -> None:
     attack, threat, here = ClusterRS(budget, 40), budget.resolve((3, 12, 12)), rows(budget, images(4))
     noise, step = Noise(0), torch.zeros_like(here.y)
     with NoLook():
@@ -115,7 +115,7 @@ def test_squares_come_first_and_single_points_later() -> None:
     assert all(colour.shape[2] == 1 for colour in colours[1:])  # one a square
 
 
-def test_late_points_come_beside_others_more_often_than_by_chance() -> None:
+def test_late_points_are_beside_others_more_often_than_by_chance() -> None:
     attack = ClusterRS(sp.Budget(k=2), 2000)
     threat, here = attack.budget.resolve((3, 32, 32)), rows(attack.budget, images(1, size=32))
     state, beside = attack.start(threat, here, Noise(0)), 0
@@ -136,7 +136,7 @@ def test_the_best_points_of_a_linear_model_are_found(budget: sp.Budget) -> None:
 
 
 @pytest.mark.parametrize("pattern", [sp.Rows(), sp.Patches(2), sp.Frame(1)], ids=repr)
-def test_structured_patterns_are_left_to_sparse_rs(pattern: sp.Pattern) -> None:
+def test_structured_patterns_are_refused(pattern: sp.Pattern) -> None:
     with pytest.raises(UnsupportedError, match=r"supports Pixels or Features.*or SparseRS"):
         ClusterRS(sp.Budget(k=1, pattern=pattern))
 

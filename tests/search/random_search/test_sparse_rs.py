@@ -65,7 +65,7 @@ def test_every_proposal_is_within_the_budget_and_shows_only_the_ends_of_the_box(
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
-def test_groups_stay_different_and_usable_and_the_host_never_looks(budget: sp.Budget) -> None:
+def test_groups_stay_different_and_usable_without_synchronisation_with_the_host(budget: sp.Budget) -> None:
     attack, threat, x = SparseRS(budget, 40), budget.resolve((3, 12, 12)), images(4)
     allowed, usable = threat.masks(4) or (None, None)
     y, (low, high) = torch.arange(4), threat.box(x, allowed, quantize=False)
@@ -143,7 +143,7 @@ def test_a_kernel_of_one_cell_is_the_attack_on_pixels() -> None:
 
 
 @pytest.mark.parametrize("kind", [SparseRS, ClusterRS])
-def test_black_boxes_without_gradients_will_do(kind: type[SparseRS] | type[ClusterRS]) -> None:
+def test_a_function_without_gradients_is_attacked(kind: type[SparseRS] | type[ClusterRS]) -> None:
     model, x = SmallConvNet().eval(), images(4)
     y = labelled(model, x)
 

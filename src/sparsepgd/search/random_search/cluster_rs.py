@@ -1,9 +1,9 @@
 """Cluster-RS: random search with clusters of moderate changes, for pixels and features. Black box.
 
-Sparse-RS draws places all over the image and values at the ends of the box. Models trained against l0 ignore such
-values; what fools them within k pixels are small clusters of like colours, each a moderate step from the clean one.
-So here squares of one colour come first, single points later, many of them beside others and with their colour; how
-strong changes are is learnt from those that stayed. All that the model is asked about is within the budget.
+Sparse-RS draws positions from the whole image and values at the ends of the box. Models trained against sparse attacks
+ignore such values, but small clusters of similar colours, at a moderate distance from the clean ones, fool them. So the
+first changes are squares of one colour and later ones single points, often beside a changed point and with its colour.
+The size of a change is often taken from one that was kept. All points that are evaluated are within the budget.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sparsepgd.threat import Features, Pattern, Pixels, Threat
 @registered()
 @dataclass(frozen=True, eq=False)
 class ClusterRS(RandomSearch[Change]):
-    """Black box: the model may be any callable. Each query changes a square or a single point, and keeps the change
-    unless the loss falls."""
+    """Black box: the model may be any callable. Each query changes a square or a single point; the change is kept
+    unless the loss decreases."""
 
     name: ClassVar[str] = "cluster-rs"
     patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)
@@ -38,7 +38,7 @@ class ClusterRS(RandomSearch[Change]):
 
     _: KW_ONLY
     loss: LossName = "margin"
-    coarse: float = 0.6  # the share of the queries over which squares shrink to points
+    coarse: float = 0.6  # share of the queries in which squares shrink to points
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,8 +1,8 @@
-"""Random changes of points that lie together, for Cluster-RS and for the local search of SparseAnneal.
+"""Random changes of adjacent points, for Cluster-RS and for the local search of SparseAnneal.
 
-A change of one extreme point hardly fools a model that was trained against such changes; small clusters of like colours
-do. So points come in squares of one colour, or one by one, many of them beside others and with their colour; how strong
-a new colour is follows from those that stayed.
+Extreme changes of single points rarely fool a model that was trained against them, but small clusters of similar
+colours do. So a change is a square of one colour, or a single point, often beside a changed point and with its colour.
+The size of a new change is often similar to that of one that was kept.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sparsepgd.kernels import kernels
 from sparsepgd.search.loop import Images
 from sparsepgd.threat import Budget
 
-ANYWHERE = 0.5  # of the single points; the others come beside points that are changed already
-COPY = 0.5  # of the points with such neighbours take their colour
-TUNE = 0.2  # of the single changes alter the colour of a point, not its place
-LEARNT = 0.7  # of the new colours are as strong as one that stayed; the others have any strength
-WEAKEST = 0.1  # of eps
+ANYWHERE = 0.5  # share of the single points that may be anywhere; the others are beside changed points
+COPY = 0.5  # share of the points with changed neighbours that take their colour
+TUNE = 0.2  # share of the single changes that alter the colour of a changed point
+LEARNT = 0.7  # share of the new colours with about the size of a kept one; others have any size
+WEAKEST = 0.1  # smallest size of the others, as a share of eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class Change:
 
 
 def numbers(images: Images, mask: Tensor) -> tuple[int, ...]:
-    """How many random numbers `varied` takes for each image, part by part."""
+    """How many random numbers `varied` needs for each image, part by part."""
     points = mask[0].numel()
     return points, points, 2 * images.x.shape[1], 4
 
 
 def longest_side(k: Tensor) -> Tensor:
-    """Of a square: a quarter of k (B,) points at most."""
+    """(B,), the longest side of a square of at most a quarter of k (B,) points."""
     return (k / 4).sqrt().long().clamp(min=1)
 
 
@@ -51,11 +51,11 @@ def varied(
     single: Tensor,
     k: Tensor | None = None,
 ) -> Change:
-    """What is kept with a square of new points in the place of old ones.
+    """The change `kept`, with a square of new points instead of some old ones.
 
-    `draws`: see `numbers`. `side`: (B,), of the square, at most `longest_side(k)`. `single`: (B,) bool, where it is a
-    point that may come beside others, take their colour, or only alter the colour of an old one. `k`: (B,), points that
-    an image may have, unless as many as the budget; what is kept has no more."""
+    `draws`: random numbers, see `numbers`. `side`: (B,), of the square, at most `longest_side(k)`. `single`: (B,) bool,
+    whether the square is a point that may be placed beside others, take their colour, or only alter the colour of an
+    old one. `k`: (B,), the most points of an image, default those of the budget; `kept` has no more."""
     found, most = kernels(kept.mask.device), max(budget.k // 4, 1)
     if found is not None and kept.mask[0].numel() <= found.POINTS and images.x.dtype == torch.float32:
         limit = torch.full_like(images.y, budget.k) if k is None else k
@@ -63,10 +63,11 @@ def varied(
         return Change(
             *found.varied(kept.mask, kept.value, box, images.usable, draws, side, single, limit, most, shares)
         )
+    # the mask: the square is added; if there are then too many points, others that are nearest to an old one are reset
     place, other, colour, coin = draws
     flat, crowd = kept.mask.flatten(1), _crowd(kept.mask)
     taken = flat.float()
-    old = (other * taken).argmax(1)  # one of the points that are changed already
+    old = (other * taken).argmax(1)  # one of the changed points
     tuned, learnt, strong, copied = coin.unbind(1)
     tune = (tuned < TUNE) & single & flat.any(1)
     new = _place(place, flat, crowd.flatten(1) * (1 - taken), images, single)
@@ -75,7 +76,7 @@ def varied(
     excess = mask.sum(1) - (budget.k if k is None else k)
     dropped, gone = _dropped(kept.mask, added, old, other, excess, most)
     mask.scatter_(1, dropped, mask.gather(1, dropped) & ~gone)
-
+    # the colour: a fresh one, that of the neighbours, or that of the old point
     (shown,), (x, low, high, changed) = _at(old, kept.value), _at(new, images.x, images.low, images.high, crowd)
     sign, wiggle = colour.chunk(2, 1)
     fresh = _fresh(shown.abs().amax(1), budget.eps, sign, learnt, strong)
@@ -90,8 +91,8 @@ def varied(
 
 
 def _painted(kept: Change, images: Images, added: Tensor, colour: Tensor, dropped: Tensor, gone: Tensor) -> Tensor:
-    """(B, C, H, W): what is kept with the colour (B, C), as far as the box allows, on the points that are `added`, and
-    without those that are `dropped`, where these are `gone`, (B, n) each. The others are in their box already."""
+    """(B, C, H, W), the values of `kept` with the colour (B, C), clipped to the box, on the points `added` (B, n), and
+    0 on those of the points `dropped` (B, n) that are `gone`, (B, n) bool. Other values are within the box already."""
     points, lanes = kept.mask[0].numel(), kept.mask.shape[1]  # of these there is 1, or C where channels count alone
     tensors = kept.value, images.x, images.low, images.high
     value, x, low, high = (each.view(len(each), -1, points) for each in tensors)
@@ -103,36 +104,36 @@ def _painted(kept: Change, images: Images, added: Tensor, colour: Tensor, droppe
 
 
 def _fresh(kept: Tensor, eps: float, sign: Tensor, learnt: Tensor, strong: Tensor) -> Tensor:
-    """(B, C): a new colour, mostly about as strong as one that is kept (B,), where it is (0: none). The others, (B, C)
-    and (B,): random numbers."""
+    """(B, C), a new colour, often of about the size `kept` (B,) of a changed point; 0: there is none. `sign` (B, C),
+    `learnt` and `strong` (B,) are random numbers."""
     free = eps * WEAKEST ** (2 * strong - 1)  # half of them end at the box
     strength = torch.where((learnt < LEARNT) & (kept > 0), kept * (strong - 0.5).exp(), free)
     return strength[:, None] * torch.where(sign > 0.5, 1.0, -1.0)
 
 
 def _with_room(colour: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The colour (B, C), or its opposite where the box of its place, low to high (B, C), leaves that twice as much. A
-    change of a black or white point would otherwise often be none."""
+    """The colour (B, C), or the opposite one if more than twice as much of that is within the box of its position, low
+    to high (B, C). Otherwise black and white points would often not change."""
     kept, opposite = (each.clamp(low, high).abs().amax(1, keepdim=True) for each in (colour, -colour))
     return torch.where(opposite > 2 * kept, -colour, colour)
 
 
 def _place(draw: Tensor, taken: Tensor, near: Tensor, images: Images, single: Tensor) -> Tensor:
-    """(B,), the first corner of what is to change: a free point, of single ones often beside changed ones. `taken`:
-    (B, points) bool, those that are changed already, `near`: (B, points), how many of them are beside a free one."""
+    """(B,), the first corner of the square: a point that is not `taken`, (B, points) bool. A single point is often
+    drawn in proportion to `near` (B, points), the share of changed points around it."""
     if images.usable is not None:
         near = near * images.usable.flatten(1)
     near = near / near.sum(1, keepdim=True).clamp(min=1e-9)
     share = torch.where(single, 1 - ANYWHERE, 0.0)[:, None]
-    race = draw.log() / near.mul_(share).add_((1 - share) / near.shape[1])  # the largest: drawn with these weights
-    race = torch.where(taken, -1e30 * (2 - draw), race)  # none is free: one that is changed already
+    race = draw.log() / near.mul_(share).add_((1 - share) / near.shape[1])  # the largest is a draw with these weights
+    race = torch.where(taken, -1e30 * (2 - draw), race)  # if none is free, a changed point
     if images.usable is not None:
         race = race.masked_fill(~images.usable.flatten(1), -torch.inf)
     return race.argmax(1)
 
 
 def _crowd(mask: Tensor) -> Tensor:
-    """(B, *grid), the share of the 3x3 square around each point that is changed; beyond the border there is nothing."""
+    """(B, *grid), the share of changed points in the 3x3 square around each point, with zero padding."""
     count = F.pad(mask.view(torch.uint8), (1, 1, 1, 1))
     count = count[..., :-2, :] + count[..., 1:-1, :] + count[..., 2:, :]
     return (count[..., :-2] + count[..., 1:-1] + count[..., 2:]).float().div_(9)
@@ -141,8 +142,8 @@ def _crowd(mask: Tensor) -> Tensor:
 def _dropped(
     mask: Tensor, added: Tensor, old: Tensor, draw: Tensor, excess: Tensor, most: int
 ) -> tuple[Tensor, Tensor]:
-    """(B, most) points and whether they go back to clean, `excess` (B,) of them: those nearest to an old one, drawn at
-    random. `added`: (B, n), points that stay."""
+    """(B, most) points, and whether each is reset: the `excess` (B,) points that are nearest to the point `old` (B,).
+    `added`: (B, n), points that are kept."""
     channel, row, column = _coordinates(old[:, None], mask)
     c, h, w = (torch.arange(n, device=mask.device, dtype=torch.float32) for n in mask.shape[1:])
     away = (h - row).abs()[:, None, :, None] + (w - column).abs()[:, None, None, :]
@@ -154,14 +155,13 @@ def _dropped(
 
 
 def _at(place: Tensor, *values: Tensor) -> list[Tensor]:
-    """Of each of the values, (B, C, H, W), those at points (B,) of the flat grid, all channels: (B, C)."""
+    """The channels (B, C) of each of the values (B, C, H, W) at points (B,) of the flat grid."""
     spot = (place % values[0][0, 0].numel())[:, None, None]
     return [each.flatten(2).gather(2, spot.expand(-1, each.shape[1], 1))[:, :, 0] for each in values]
 
 
 def _around(values: Tensor, place: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, C), the mean over the 3x3 square around points (B,) of the flat grid; beyond the border
-    there is nothing."""
+    """(B, C, H, W) -> (B, C), the mean over the 3x3 square around points (B,) of the flat grid, with zero padding."""
     (height, width), step = values.shape[2:], torch.arange(-1, 2, device=values.device)
     _, row, column = _coordinates(place[:, None], values)
     row, column = row + step, column + step
@@ -178,8 +178,8 @@ def _coordinates(place: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _square(corner: Tensor, side: Tensor, grid: Tensor, usable: Tensor | None, most: int) -> Tensor:
-    """(B, n) points of the square with that first corner, at most `most`, as far as it lies within the image and is
-    usable; in the place of those that do not, the corner itself."""
+    """(B, n), the points of the square with this first corner, at most `most`. Points outside the image and unusable
+    ones are replaced by the corner."""
     (height, width), longest, corner = grid.shape[2:], math.isqrt(most), corner[:, None]
     cell = torch.arange(longest**2, device=grid.device)
     down, right = cell // longest, cell % longest

@@ -1,7 +1,7 @@
-"""The random changes of Sparse-RS where groups are index sets: without rows and columns there is no near and no far.
+"""The random changes of Sparse-RS for index sets, which have no rows and columns and so no distances.
 
-Every few iterations some groups go back to clean and others, drawn from all, take their place with random content;
-else some cells of one group are drawn afresh. How many, the schedules of patches say (schedule.py).
+Every few iterations some groups are replaced by random other ones with random content; otherwise some cells of one
+group are redrawn. Their numbers follow the schedules of patches (schedule.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsepgd.threat import Groups
 
 @lru_cache(maxsize=16)
 def exchange_for(schedule: Schedule, groups: Groups, k: int, channels: int, device: torch.device) -> Exchange:
-    """The moves with their tables, made once."""
+    """The moves with their tables, which are cached."""
     its, length = range(schedule.queries), [len(one) for one in groups.sets]
     room = len(length) > k
     return Exchange(
@@ -38,7 +38,7 @@ def exchange_for(schedule: Schedule, groups: Groups, k: int, channels: int, devi
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Groups give way to others, or cells of one group are drawn afresh."""
+    """Groups are replaced by others, or cells of one group are redrawn."""
 
     lanes: int
     k: int
@@ -46,7 +46,7 @@ class Exchange:
     length: Tensor  # (groups,), cells of each
     relocate: Tensor  # (queries,) bool, whether groups move
     count: Tensor  # (queries,), how many of them
-    share: Tensor  # (queries,), of the cells of a group that are drawn afresh
+    share: Tensor  # (queries,), share of the cells of a group that are redrawn
 
     def start(self, images: Images, noise: Noise) -> Candidate:
         place, colour = draw_parts(noise, images, 0, len(self.length), self.lanes * self.k * self.cells)
@@ -67,7 +67,7 @@ class Exchange:
         return choose(self.relocate[it], elsewhere, redrawn)
 
     def _redrawn(self, kept: Candidate, bits: Tensor, mine: Tensor, cell: Tensor, lane: Tensor, it: Tensor) -> Tensor:
-        """Some cells of one group, mine (B, k), get new values; a single cell gets another one in one lane."""
+        """The content after some cells of one group, `mine` (B, k), were redrawn; a single cell changes in one lane."""
         length = self.length[kept.groups.gather(1, mine.int().argmax(1)[:, None])]  # (B, 1)
         inside = torch.arange(self.cells, device=cell.device) < length
         order = torch.where(inside, cell, 2.0).argsort(1).argsort(1)  # the cells of the group in random order

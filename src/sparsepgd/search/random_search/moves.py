@@ -1,8 +1,8 @@
 """The random changes of Sparse-RS (Croce et al. 2022), for every pattern and for many images at once.
 
-A candidate is k groups and, for each cell of a group, one end of the box: 0 or 1, or x -+ eps. ``Swap``
+A candidate consists of k groups and, for each cell of a group, one end of the box: 0 or 1, or x -+ eps. ``Swap``
 changes groups of one point (their section on l0), ``Paint`` all others (patches and frames; the paper masks
-the patch with the pattern). An iteration takes one row of random numbers for each image, cut in parts.
+the patch with the pattern). An iteration uses one row of random numbers per image, split into parts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TRIES = 4  # draws of a colour that must differ; if none does, the opposite of t
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """k groups and what they show. The lanes L are the channels, or 1 where channels count alone."""
+    """k groups and their content. The lanes L are the channels, or 1 if channels count separately."""
 
-    groups: Tensor  # (B, k) int64, places in the flattened group grid, all different
+    groups: Tensor  # (B, k) int64, positions in the flat group grid, all different
     bits: Tensor  # (B, L, k, cells) bool, the upper end of the box or the lower
 
 
 def render(threat: Threat, images: Images, candidate: Candidate) -> Tensor:
-    """The candidate on the clean images, (B, C, H, W). Where groups overlap, the later one is seen."""
+    """The clean images with the candidate, (B, C, H, W). Where groups overlap, the later one is visible."""
     count, lanes, k, _ = candidate.bits.shape
     if threat.pointwise:
         place = candidate.groups[:, None].expand(-1, lanes, -1)
@@ -53,7 +53,7 @@ def render(threat: Threat, images: Images, candidate: Candidate) -> Tensor:
 
 
 class Moves(Protocol):
-    """The random start, and a random change of what is kept, for iteration it (B,)."""
+    """The random start, and a random change of the kept candidate for iteration it (B,)."""
 
     def start(self, images: Images, noise: Noise) -> Candidate: ...
     def after(self, kept: Candidate, images: Images, it: Tensor, noise: Noise) -> Candidate: ...
@@ -72,7 +72,7 @@ def moves_for(schedule: Schedule, pattern: Pattern, k: int, shape: tuple[int, in
 
 @dataclass(frozen=True, eq=False)
 class Swap:
-    """Some of the k points go back to clean; as many others get a random corner of the colour cube."""
+    """Some of the k points are reset; as many others get a random corner of the colour cube."""
 
     lanes: int
     grid: int
@@ -90,14 +90,14 @@ class Swap:
         rank, count = slot.argsort(1).argsort(1), self.count[it][:, None]
         fresh, free = (each.gather(1, rank) for each in free_groups(place, kept.groups, images, self.k))
         moved = rank < count
-        groups = torch.where(moved & free, fresh, kept.groups)  # none is free: stay, change the colour
+        groups = torch.where(moved & free, fresh, kept.groups)  # if none is free, only the colour changes
         bits = corners(colour, self.lanes, self.k, 1)
         other = self._other_colour(kept, groups, images, slot.argmin(1), again)
         bits = torch.where((count == 1)[:, None, :, None], other[:, :, None, None], bits)
         return Candidate(groups, torch.where(moved[:, None, :, None], bits, kept.bits))
 
     def _other_colour(self, kept: Candidate, groups: Tensor, images: Images, slot: Tensor, again: Tensor) -> Tensor:
-        """(B, L), for the point of that slot: not what its new place shows now."""
+        """(B, L), a colour for the point of this slot, other than the present one at its new position."""
         slot = slot[:, None]
         was, place = kept.groups.gather(1, slot)[:, None], groups.gather(1, slot)[:, None]
         clean, low, high = (
@@ -112,36 +112,36 @@ class Swap:
 
 @dataclass(frozen=True, eq=False)
 class Paint:
-    """Every few iterations groups move with their content; else one colour fills a box within one group."""
+    """Every few iterations groups move with their content; otherwise one colour fills a box within one group."""
 
     lanes: int
     grid: tuple[int, int]  # rows, columns
     k: int
     size: tuple[int, int]  # of the kernel
-    outward: bool  # frames: a box goes from where it begins in any diagonal direction
+    outward: bool  # frames: a box extends from its first cell in any diagonal direction
     relocate: Tensor  # (queries,) bool, whether groups move
     count: Tensor  # (queries,), how many of them
     reach: Tensor  # (queries, 2), how far
     sides: Tensor  # (queries, 2), of the box
-    channel: Tensor  # (queries,) bool, whether one channel of one cell is flipped instead
+    channel: Tensor  # (queries,) bool, whether one channel of one cell is inverted instead
     level: Tensor  # (queries,), the row of the next two
-    choices: Tensor  # (levels,), in how many cells a box may begin
-    begin: Tensor  # (levels, cells), which these are
+    choices: Tensor  # (levels,), number of cells in which a box may begin
+    begin: Tensor  # (levels, cells), these cells
 
     def start(self, images: Images, noise: Noise) -> Candidate:
-        """Random places; content of random boxes, one over the other, but cell by cell for frames."""
-        boxes = 0 if self.outward else self.k * min(20 * math.prod(self.size), 1000)  # hardly a cell stays bare
+        """Random positions. The content is made of random boxes on top of each other; for frames, of single cells."""
+        boxes = 0 if self.outward else self.k * min(20 * math.prod(self.size), 1000)  # few cells remain uncovered
         colours = self.lanes * (boxes or self.k * math.prod(self.size))
         place, size, top, left, colour = draw_parts(noise, images, 0, math.prod(self.grid), *[boxes] * 3, colours)
         groups, _ = free_groups(place, None, images, self.k)
         bits = corners(colour, self.lanes, self.k, colours // self.lanes // self.k)
         if boxes:
             last = self._last_boxes(size, top, left)[:, None].expand(-1, self.lanes, -1, -1)
-            bits = F.pad(bits, (1, 0)).gather(3, last)  # a bare cell is 0
+            bits = F.pad(bits, (1, 0)).gather(3, last)  # an uncovered cell is 0
         return Candidate(groups, bits)
 
     def _last_boxes(self, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
-        """(B, k, cells): which of the boxes, (B, k * n) random numbers, lies uppermost; from 1 on, 0 for none."""
+        """(B, k, cells), the uppermost box, from 1; 0: none. `size`, `top`, `left`: (B, k * n), random numbers."""
         (kh, kw), (count, boxes), device = self.size, size.shape, size.device
         most = [max(math.ceil(math.sqrt(edge)) - 1, 1) for edge in self.size]
         size, top, left = (draw[..., None, None] for draw in (size, top, left))
@@ -174,7 +174,7 @@ class Paint:
         return top * columns + left
 
     def _apart(self, groups: Tensor, before: Tensor, place: Tensor, images: Images) -> Tensor:
-        """Groups that land on another, old or new, or where nothing may change, go to a free place at random."""
+        """Groups at the position of another one, old or new, or at an unusable one, go to a random free position."""
         itself = torch.eye(self.k, dtype=torch.bool, device=groups.device)
         on_old = ((groups[:, :, None] == before[:, None]) & ~itself).any(2)
         on_new = (groups[:, :, None] == groups[:, None]).tril(-1).any(2)
@@ -183,7 +183,7 @@ class Paint:
             wrong |= ~images.usable.flatten(1).gather(1, groups)
         fresh, free = free_groups(place, torch.cat([before, groups], 1), images, self.k)
         nth = (wrong.cumsum(1) - 1).clamp(min=0)
-        instead = torch.where(free.gather(1, nth), fresh.gather(1, nth), before)  # none is free: stay
+        instead = torch.where(free.gather(1, nth), fresh.gather(1, nth), before)  # if none is free, stay
         return torch.where(wrong, instead, groups)
 
     def _painted(self, bits: Tensor, slot: Tensor, box: Tensor, colour: Tensor, it: Tensor) -> Tensor:
@@ -238,13 +238,13 @@ def _paint(
 
 
 def _beginnings(kernel: Tensor, box: tuple[int, int]) -> Tensor:
-    """The upper left cells, counted along the rows of the kernel, of all boxes that hold some of the pattern."""
+    """The upper left cells, in row-major order, of all boxes that contain a cell of the pattern."""
     rows, columns = F.max_pool2d(kernel[None, None], box, stride=1)[0, 0].nonzero(as_tuple=True)
     return rows * kernel.shape[1] + columns
 
 
 def draw_parts(noise: Noise, images: Images, it: Tensor | int, *sizes: int) -> tuple[Tensor, ...]:
-    """The random numbers of an iteration, in parts of (B, size)."""
+    """The random numbers of an iteration, split into parts (B, size)."""
     return torch.split(noise.uniform(Stream.PROPOSAL, images.index, it, (sum(sizes),)), list(sizes), 1)
 
 
@@ -259,14 +259,14 @@ def _whole(draw: Tensor, n: Tensor | int) -> Tensor:
 
 
 def _first_other(tries: Tensor, differs: Tensor) -> Tensor:
-    """(B, L): the first of the colours (B, L, TRIES) that differs in some lane; if none does, the opposite."""
+    """(B, L), the first of the colours (B, L, TRIES) that differs in a lane; if none does, its opposite."""
     good = differs.any(1)
     first = good.int().argmax(1)[:, None, None].expand(-1, tries.shape[1], -1)
     return tries.gather(2, first)[..., 0] ^ ~good.any(1, keepdim=True)
 
 
 def free_groups(draw: Tensor, taken: Tensor | None, images: Images, k: int) -> tuple[Tensor, Tensor]:
-    """k random groups, usable and not taken, and whether each is real, since fewer may be left: (B, k) each."""
+    """k random groups that are usable and not taken, and whether each exists, as there may be fewer: (B, k) each."""
     if taken is not None:
         draw = draw.scatter(1, taken, -1.0)
     if images.usable is not None:

@@ -1,7 +1,7 @@
 """Sparse-RS (Croce, Andriushchenko, Singh, Flammarion and Hein, 2022): random search, for every pattern.
 
-A black box is asked for the loss of one random change at a time, and the change stays if the loss grew.
-What changes is in moves.py (index_sets.py for index sets), how much of it in schedule.py.
+Each query evaluates one random change, which is kept if the loss increases. The changes are made in moves.py
+(index_sets.py for index sets), their sizes in schedule.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RandomSearch(Stepwise[State[C]]):
 
     needs_gradient: ClassVar[bool] = False
     passes_per_step: ClassVar[int] = 1
-    ties: ClassVar[bool] = False  # whether it is also kept if it is as good
+    ties: ClassVar[bool] = False  # whether an equally good change is kept
 
     queries: int = count(10_000)
 
@@ -55,7 +55,7 @@ class RandomSearch(Stepwise[State[C]]):
 
     @abstractmethod
     def change(self, threat: Threat, images: Images, kept: C, it: Tensor, noise: Noise) -> C:
-        """A random change of what is kept, for iteration it (B,)."""
+        """A random change of the kept candidate for iteration it (B,)."""
 
     def update(
         self, threat: Threat, images: Images, state: State[C], seen: Evaluation, step: Tensor, noise: Noise
@@ -80,9 +80,9 @@ class SparseRS(RandomSearch[Candidate]):
     name: ClassVar[str] = "sparse-rs"
     _: KW_ONLY
     p_init: float | None = positive(None)
-    constant_schedule: bool = False  # p_init / 2 all the time
-    rescale: bool = True  # stretch the schedule, which is made for 10,000 queries, to those given
-    location_period: int = count(4)  # every how many queries the groups of a structured pattern move
+    constant_schedule: bool = False  # p_init / 2 in all iterations
+    rescale: bool = True  # stretch the schedule, which is meant for 10,000 queries
+    location_period: int = count(4)  # queries between two moves of the groups of a structured pattern
 
     def __post_init__(self) -> None:
         super().__post_init__()
