@@ -17,7 +17,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.cli import app
-from sparsepgd.errors import FolderError, UnsupportedError
+from sparsepgd.errors import DTypeError, FolderError, UnsupportedError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
 from sparsepgd.runs.records import About
@@ -199,6 +199,18 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
 def test_what_cannot_be_meant_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         sp.evaluate(zoo.load("small-plain"), X, Y, **words)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X.numpy(), Y, "images of type ndarray; expected a torch tensor"),
+        (X, Y.numpy(), "labels of type ndarray; expected a tensor of integers"),
+    ],
+)
+def test_arrays_of_numpy_are_refused_in_words(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(DTypeError, match=message):
+        sp.evaluate(zoo.load("small-plain"), x, y, sp.Budget(k=8), SPGD)
 
 
 def test_the_budget_of_an_attack_may_be_said_again() -> None:

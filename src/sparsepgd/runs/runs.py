@@ -23,7 +23,7 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import FolderError, SourceError, SparsePGDError, UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_images, check_labels
+from sparsepgd.problem.checks import check_counts, check_images, check_labels, check_tensor
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, working_device
 from sparsepgd.problem.shapes import seen_as_images
@@ -68,6 +68,7 @@ def run(
     `keep`: called with the adversarial images, as they are stored, of a run without a folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
+    check_tensor(data[0])
     attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
     check_images(seen_as_images(data[0], attacker.budget), attacker.quantize)
     check_counts(batch_size=batch_size)
