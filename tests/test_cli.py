@@ -183,6 +183,10 @@ def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
         (("evaluate", "-n", "501"), "error: n=501, but bundled holds 500 images"),
         (("evaluate", "--device", "tpu9"), "error: device 'tpu9' cannot be used"),
         (("evaluate", "--device", "meta"), "error: device 'meta' cannot be used: it holds no values; try cpu"),
+        (("evaluate", "--k", "many"), "error: Invalid value for '--k': "),
+        (("evaluate", "--nothing"), "error: No such option: --nothing"),
+        (("nothing",), "error: No such command 'nothing'"),
+        (("report",), "error: Missing argument 'RUN'; see spgd report --help"),
         (("attack", "nowhere.png"), "error: no file 'nowhere.png'"),
         (("attack", "bundled:3", "--label", "99"), "error: label 99 of image 0"),
     ],
@@ -211,6 +215,13 @@ def test_an_interrupt_at_any_moment_is_one_line_and_exit_code_1(tmp_path: Path) 
     (tmp_path / "mine.py").write_text("def net():\n    raise KeyboardInterrupt\n")
     done = spgd("evaluate", "--model", "mine.py:net", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+
+
+def test_the_command_alone_shows_its_help(tmp_path: Path) -> None:
+    done = spgd(cwd=tmp_path)
+    assert "evaluate" in done.stdout
+    assert done.stderr == ""
+    assert done.returncode == 2
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

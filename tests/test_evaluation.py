@@ -17,7 +17,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.cli import app
-from sparsepgd.errors import FolderError, UnsupportedError
+from sparsepgd.errors import DTypeError, FolderError, UnsupportedError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
 from sparsepgd.runs.records import About
@@ -187,6 +187,9 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
     [
         ({"attack": "magic"}, "attack 'magic'; use one of "),
         ({"attack": 3}, "3 is not an attack; expected one, e.g. SparsePGD"),
+        ({"engine": "fp16"}, r"engine='fp16'; expected an Engine, e.g. Engine\('fp32'\)"),
+        ({"chunk": 2.5}, "chunk=2.5; use at least 1 image"),
+        ({"chunk": "2"}, "chunk='2'; use at least 1 image"),
         ({"budget": 20}, r"budget=20; expected a Budget, e.g. Budget\(k=20\)"),
         ({"attack": SPGD, "steps": 5}, "steps=5 was given with an attack object, which has its own; set it there"),
         ({"attack": SPGD, "queries": 5}, "queries=5 was given with an attack object"),
@@ -199,6 +202,18 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
 def test_what_cannot_be_meant_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         sp.evaluate(zoo.load("small-plain"), X, Y, **words)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X.numpy(), Y, "images of type ndarray; expected a torch tensor"),
+        (X, Y.numpy(), "labels of type ndarray; expected a tensor of integers"),
+    ],
+)
+def test_arrays_of_numpy_are_refused_in_words(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(DTypeError, match=message):
+        sp.evaluate(zoo.load("small-plain"), x, y, sp.Budget(k=8), SPGD)
 
 
 def test_the_budget_of_an_attack_may_be_said_again() -> None:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from sparsepgd.validation import check_some, checked, model_of
+from sparsepgd.validation import check_some, checked, model_of, problem
 from sparsepgd.zoo import Card, Figure
 
 
@@ -27,6 +28,12 @@ class Whole:
     sure: bool | None = None
     words: tuple[str, ...] = ()
     part: Part = Part(1)
+
+
+def test_what_has_no_name_is_told_without_one() -> None:
+    with pytest.raises(ValidationError) as error:
+        model_of(Whole).model_validate_json("[]")
+    assert problem(error.value).startswith("[]; expected")
 
 
 def test_values_are_taken_and_numbers_of_numpy_are_numbers() -> None:

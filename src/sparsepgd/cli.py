@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -95,7 +95,7 @@ def _main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app(arguments)
+        sys.exit(app(arguments, standalone_mode=False))
     except SparsePGDError as error:
         if debug:
             raise
@@ -116,3 +116,17 @@ def _main() -> None:
             raise
         err.print("interrupted")
         sys.exit(1)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's errors have it; their class depends on its version
+            raise
+        sys.exit(_refuse(error))
+
+
+def _refuse(error: Any) -> int:
+    """Wrong options or arguments, in one line. Without any, `spgd` has shown its help."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ != "NoArgsIsHelpError":
+        command = "spgd" if context is None or context.parent is None else f"spgd {context.info_name}"
+        words = " ".join(error.format_message().split()).rstrip(".")
+        err.print(f"error: {words}; see {command} --help", soft_wrap=True)
+    return int(error.exit_code)

@@ -97,6 +97,6 @@ def problem(error: ValidationError, *, missing: bool = True) -> str:
         return str(first["msg"])
     rule = LIMITS[kind].format(**limits) if kind in LIMITS else KINDS.get(kind.removesuffix("_type"))
     came = repr(first["input"])
-    return f"{name}={came if len(came) < 80 else f'{came[:77]}...'}; " + (
+    return f"{name and f'{name}='}{came if len(came) < 80 else f'{came[:77]}...'}; " + (
         str(first["msg"]) if rule is None else rule if kind in LIMITS else f"expected {rule}"
     )

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from sparsepgd.errors import ModelError
 from sparsepgd.problem.goals import LOSSES
-from sparsepgd.problem.oracle import Oracle, borrowed
+from sparsepgd.problem.oracle import Oracle, borrowed, logits_of
 from support.models import SmallConvNet, images, labelled
 
 
@@ -183,3 +184,13 @@ def test_attacks_of_two_threads_on_one_model_do_not_disturb_each_other() -> None
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert torch.equal(model.net[1].running_mean, SmallConvNet().net[1].running_mean)
+
+
+def test_the_batch_that_the_model_refuses_is_named() -> None:
+    def model(x: Tensor) -> Tensor:
+        if len(x) == 1:
+            raise ValueError("expected more than 1 value per channel")
+        return x.flatten(1)[:, :3]
+
+    with pytest.raises(ModelError, match=r"images of shape \(1, 3, 12, 12\): ValueError: expected more than 1 value"):
+        logits_of(model, images(5), batch_size=2)

@@ -50,6 +50,8 @@ def with_value(row: int, value: float) -> torch.Tensor:
             r"torch.uint8; expected floating point in \[0, 1\], e.g. x.float\(\)",
         ),
         (X.numpy(), DTypeError, "type ndarray; expected a torch tensor"),
+        (X.to("meta"), DTypeError, "images in a meta tensor, which holds no values; expected a dense tensor"),
+        (X.to_sparse(), DTypeError, "images in a tensor of layout torch.sparse_coo; expected a dense tensor"),
     ],
 )
 def test_unusable_images_are_refused(x: Any, error: type[Exception], message: str) -> None:
@@ -130,6 +132,13 @@ def test_an_unusable_index_is_refused(attack: Any, index: Any, error: type[Excep
 def test_what_is_not_a_model_is_refused(attack: Any, model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         attack(model, X, Y, **options)
+
+
+@pytest.mark.parametrize("attack", [ATTACK, sp.SparseRS(sp.Budget(k=3), queries=4)], ids=["white", "black"])
+@pytest.mark.parametrize(("kind", "name"), [(torch.bool, "torch.bool"), (torch.complex64, "torch.complex64")])
+def test_outputs_that_are_no_real_numbers_are_refused(attack: Any, kind: torch.dtype, name: str) -> None:
+    with pytest.raises(ModelError, match=f"the model returned {name}; expected logits, real numbers"):
+        attack(lambda x: MODEL(x).to(kind), X, Y)
 
 
 @pytest.mark.parametrize(

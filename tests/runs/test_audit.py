@@ -19,7 +19,7 @@ import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.cli import app
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, UnusableDeviceError
 from sparsepgd.runs import chunks, runs
 from sparsepgd.runs.audit import TIE, audit
 from sparsepgd.runs.folders import load, load_adversarial, sha256
@@ -247,3 +247,8 @@ def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
     pictures.write_bytes(pictures.read_bytes()[:-1] + b"\x07")
     with pytest.raises(SourceError, match=r"does not match run.json"):
         audit(tmp_path, model, data)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnusableDeviceError, match=r"device 'tpu9' cannot be used: .*; try cpu"):
+        audit(tmp_path, SmallConvNet(), device="tpu9")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import baselines
-from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError
+from sparsepgd.errors import BudgetError, RangeError, SourceError, UnsupportedError, UnusableDeviceError
 from sparsepgd.runs.autoattack import AutoAttack
 from sparsepgd.search.ensemble import SparseAutoAttack
 from support.models import SmallConvNet, images, labelled
@@ -147,6 +147,8 @@ def test_norm_and_eps_are_read_as_in_autoattack_scripts() -> None:
     ("options", "error", "message"),
     [
         ({"norm": "Linf"}, UnsupportedError, "norm='Linf'; this is the sparse ensemble.*for Linf use the autoattack"),
+        ({"norm": 2}, UnsupportedError, "norm=2; this is the sparse ensemble"),
+        ({"device": "tpu9"}, UnusableDeviceError, "device 'tpu9' cannot be used: .*; try cpu"),
         ({"k": 5, "eps": 24}, UnsupportedError, "k=5 and eps=24"),
         ({"eps": 2.5}, UnsupportedError, "eps=2.5"),
         ({"eps": "8/255"}, BudgetError, "eps='8/255'; use 0 < eps <= 1"),

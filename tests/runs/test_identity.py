@@ -166,7 +166,7 @@ def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done
     attack, asked = sp.SparseRS(sp.Budget(k=6), queries=20), iter(range(9))
     runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4, stop=lambda: next(asked) == done)
     with pytest.raises(
-        UnsupportedError, match=r"plain function, which cannot be recognised.*config=\{\"model\": ...\}"
+        UnsupportedError, match=r"plain function, which cannot be recognised.*names=\{\"model\": ...\} in sp.evaluate"
     ):
         runs.run(tmp_path, attack, lambda x: -model(x), data, chunk=4)
 

@@ -32,6 +32,17 @@ def test_unreadable_data_is_refused(tmp_path: Path) -> None:
         load_data(f"npz:{tmp_path / 'odd.npz'}")
 
 
+def test_numbers_and_sizes_that_do_not_fit_are_refused() -> None:
+    for n in (0, 501, 2.5, "3"):
+        with pytest.raises(SourceError, match=f"n={n}, but bundled holds 500 images; use 1 <= n <= 500"):
+            load_data("bundled", n)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="size=-3"):
+        load_data("bundled", 2, size=-3)
+    with pytest.raises(UnsupportedError, match=r"size=16, but bundled contains arrays of \(32, 32\), not picture"):
+        load_data("bundled", 2, size=16)
+    assert load_data("bundled", 2, size=32).x.shape == (2, 3, 32, 32)
+
+
 def test_balanced_takes_as_many_of_each_class_and_first_the_first() -> None:
     first, balanced = (load_data("bundled", 25, choose=choose) for choose in ("first", "balanced"))
     assert torch.equal(first.x, zoo.bundled_images(25)[0])

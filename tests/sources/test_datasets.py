@@ -130,6 +130,9 @@ def test_imagenet100_takes_the_classes_of_its_list(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("n09 none\n")
     with pytest.raises(SourceError, match="lists n09, which has no folder"):
         load_data(f"imagenet100:{tmp_path}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"no folders of pictures in '.*empty'; .* as imagenet100:DIR"):
+        load_data(f"imagenet100:{tmp_path / 'empty'}")
     with pytest.raises(SourceError, match=r"no folder 'nowhere'; .* as imagenet100:DIR"):
         load_data("imagenet100:nowhere")
 

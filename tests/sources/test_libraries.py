@@ -33,7 +33,7 @@ def test_data_sets_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, message in (
         ("torchvision:Nothing", "torchvision has no data set 'Nothing'"),
         ("torchvision:DataLoader", "torchvision has no data set 'DataLoader'"),
-        (f"torchvision:Flickr8k:{tmp_path}", r"no Flickr8k in .*give its folder as :DIR"),
+        (f"torchvision:Flickr8k:{tmp_path}", r"no Flickr8k in .*give its folder as torchvision:Flickr8k:DIR"),
     ):
         with pytest.raises(SourceError, match=message):
             load_data(name)

@@ -90,6 +90,19 @@ def test_npz_files_of_other_things_than_images_and_class_numbers_are_refused(
         load_data(f"npz:{tmp_path / 'd.npz'}")
 
 
+def test_a_file_that_is_no_npz_is_not_called_a_pickle_to_be_trusted(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_text("hello")
+    with pytest.raises(SourceError, match=r"cannot be read as npz: it is not an npz file; expected arrays x and y"):
+        load_data(f"npz:{tmp_path / 'a.npz'}")
+
+
+@pytest.mark.parametrize("names", [["cat", "dog"], "cat", [["cat", "dog", "cow"]]])
+def test_an_npz_file_must_name_every_class_or_none(names: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((3, 3, 8, 8)), y=np.arange(3), class_names=names)
+    with pytest.raises(SourceError, match=r"has class_names .* and labels up to 2; expected one name per class"):
+        load_data(f"npz:{tmp_path / 'd.npz'}")
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.uint8, np.bool_, ">i8"])
 def test_npz_labels_may_be_of_any_type_that_holds_whole_numbers(kind: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((2, 3, 8, 8), ">f4"), y=np.array([0, 1]).astype(kind))

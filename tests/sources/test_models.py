@@ -90,6 +90,12 @@ def test_unknown_models_are_refused(name: str, message: str) -> None:
         load_model(name)
 
 
+def test_a_model_without_values_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("from torch import nn\n\ndef make():\n    return nn.Linear(4, 2, device='meta')\n")
+    with pytest.raises(SourceError, match=r"m\.py:make holds no values, its weights are on the device meta; build it"):
+        load_model(f"{tmp_path / 'm.py'}:make")
+
+
 @pytest.mark.parametrize("factory", ["tiny", "known"])
 def test_a_network_in_a_file_takes_weights_as_training_writes_them(tmp_path: Path, factory: str) -> None:
     (tmp_path / "mine.py").write_text(FACTORY)
@@ -161,7 +167,7 @@ def test_a_pickled_module_is_refused_unless_trusted(tmp_path: Path) -> None:
 def test_unreadable_weights_are_refused(tmp_path: Path, content: bytes) -> None:
     for name in ("w.pth", "w.safetensors"):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(SourceError, match=r"cannot be read as weights|is a pickle|the checkpoint is a int"):
+        with pytest.raises(SourceError, match=r"as weights: .*; give a .safe|is a pickle|the checkpoint is a int"):
             load_model("resnet18", weights=tmp_path / name)
     with pytest.raises(SourceError, match=r"no file 'nowhere.pth'; give a .safetensors"):
         load_model("resnet18", weights="nowhere.pth")
@@ -256,7 +262,7 @@ def test_words_of_a_normalisation() -> None:
     for wrong in ("image", "0.5", "0.5,a/1,1"):
         with pytest.raises(UnsupportedError, match=r"normalise .*; use none, imagenet, cifar10"):
             parse(wrong)
-    for wrong in ("0.5/0", "0.5,0.5/1"):
+    for wrong in ("0.5/0", "0.5,0.5/1", "nan/1", "0.5/inf", "0.5/nan"):
         with pytest.raises(UnsupportedError, match="expected one mean and one positive std per channel"):
             parse(wrong)
 

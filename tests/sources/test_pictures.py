@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from PIL import Image
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.sources.pictures import Framing, as_tensor, load_image, save_image
 
 
@@ -34,8 +36,8 @@ def test_unreadable_pictures_are_refused(tmp_path: Path) -> None:
         load_image("nowhere.png", None)
     with pytest.raises(SourceError, match="use bundled:0 to bundled:499"):
         load_image("bundled:500", 32)
-    with pytest.raises(SourceError, match="choose another --out"):
-        save_image(torch.zeros(3, 4, 4), tmp_path / "no" / "folder.png")
+    with pytest.raises(SparsePGDError, match=r"a.png cannot be written: .*; check the folder and its permissions"):
+        save_image(torch.zeros(3, 4, 4), tmp_path / "text.png" / "a.png")
 
 
 def test_framing_is_that_of_torchvision() -> None:
@@ -79,6 +81,22 @@ def test_pictures_too_large_for_pillow_are_refused_in_words(tmp_path: Path, monk
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
     with pytest.raises(SourceError, match="cannot be read as a picture: Image size"):
         load_image(str(tmp_path / "a.png"), None)
+
+
+def test_a_picture_that_cannot_be_written_whole_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = tmp_path / "a.png"
+    save_image(torch.zeros(1, 3, 4), file)
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SparsePGDError, match=r"a.png cannot be written: No space left on device; free some space"):
+        save_image(torch.ones(1, 3, 4), file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_grey_pictures_are_read_and_written_with_one_channel(tmp_path: Path) -> None:

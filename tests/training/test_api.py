@@ -21,6 +21,7 @@ from sparsepgd.errors import (
     RangeError,
     SourceError,
     UnsupportedError,
+    UnusableDeviceError,
 )
 from sparsepgd.threat.norms import group_l0
 from sparsepgd.training import METHODS, api
@@ -211,3 +212,8 @@ def test_tensorboard_that_is_missing_is_named_with_the_command(tmp_path: Path, m
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(MissingPackageError, match=r"pip install 'sparsepgd\[tensorboard\]'"):
         sp.train(network(), quadrants(), "plain", out=tmp_path, tensorboard=True)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UnusableDeviceError, match=r"device 'tpu9' cannot be used: .*; try cpu"):
+        sp.train("small_preact_resnet", "bundled", device="tpu9")

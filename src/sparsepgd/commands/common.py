@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsepgd import options
-from sparsepgd.errors import UnusableDeviceError, first_line
+from sparsepgd.problem.checks import check_device
 from sparsepgd.search.loop import Progress as Report
 from sparsepgd.sources import Data, Source, load_pairs
 
@@ -77,14 +77,7 @@ def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
 def device_named(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if device.type == "meta":
-            raise RuntimeError("it holds no values")
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UnusableDeviceError(f"device {name!r} cannot be used: {first_line(error)}; try cpu") from None
-    return device
+    return check_device(name)
 
 
 @contextmanager

@@ -11,17 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import DTypeError, LabelError, NonFiniteError, RangeError, ShapeError, UnsupportedError
+from sparsepgd.errors import (
+    DTypeError,
+    LabelError,
+    NonFiniteError,
+    RangeError,
+    ShapeError,
+    UnsupportedError,
+    UnusableDeviceError,
+    first_line,
+)
 from sparsepgd.threat import LEVELS
 
 ROUND_OFF = 1e-6
 TOGETHER = 1024  # images of which a copy is made
 
 
-def check_shape(x: Tensor) -> None:
-    """Floating point (B, C, H, W). Values are not read, which would synchronise with the device."""
+def check_tensor(x: Tensor) -> None:
+    """A tensor with values, whatever its shape."""
     if not isinstance(x, Tensor):
         raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
+    if x.is_meta or x.layout != torch.strided:
+        kind = "a meta tensor, which holds no values" if x.is_meta else f"a tensor of layout {x.layout}"
+        raise DTypeError(f"images in {kind}; expected a dense tensor, e.g. x.to_dense()")
+
+
+def check_shape(x: Tensor) -> None:
+    """Floating point (B, C, H, W). Values are not read, which would synchronise with the device."""
+    check_tensor(x)
     if x.dim() != 4:
         raise ShapeError(
             f"images of shape {tuple(x.shape)}; expected (B, C, H, W), e.g. x[None] for a single image (C, H, W); "
@@ -82,6 +99,18 @@ def check_classes(y: Tensor, classes: int, what: str = "label") -> None:
     if bool(unknown.any()):
         row = int(unknown.nonzero()[0])
         raise LabelError(f"{what} {int(y[row])} of image {row}; the model has classes 0 to {classes - 1}")
+
+
+def check_device(name: torch.device | str) -> torch.device:
+    """A device that is there and that torch can use."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no values")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UnusableDeviceError(f"device {str(name)!r} cannot be used: {first_line(error)}; try cpu") from None
+    return device
 
 
 def check_counts(**values: int | None) -> None:

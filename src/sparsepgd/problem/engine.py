@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import EngineWarning, first_line
+from sparsepgd.errors import EngineWarning, UnsupportedError, first_line
 from sparsepgd.kernels import ready
 from sparsepgd.problem.checks import check_fields, choice
 from sparsepgd.problem.compiled import FEW, Beside, Compiled, agree, wait_for_compilations
@@ -109,6 +109,11 @@ class Engine:
         finally:
             run.beside = None  # a thread may go on for a while, but nobody waits for it
             run.as_it_was()
+
+
+def check_engine(engine: Any) -> None:
+    if not isinstance(engine, Engine | None):
+        raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
 
 
 class Running:

@@ -92,6 +92,8 @@ class Oracle:
                 f"the model returned {tuple(output.shape)} for {len(x)} images; expected ({len(x)}, classes), "
                 "classes >= 2; pass logits=... to reshape it"
             )
+        if output.dtype == torch.bool or output.is_complex():
+            raise ModelError(f"the model returned {output.dtype}; expected logits, real numbers of floating point")
         return output if output.dtype == torch.float64 else output.float()
 
     def evaluate(
@@ -149,14 +151,20 @@ class Oracle:
 
         Batches that do not fit into memory are halved. This is the first use of a model, so its errors are explained.
         """
+        asked = x
+
+        def ask(rows: Any) -> Tensor:
+            nonlocal asked
+            asked = x[rows]
+            return self.logits(asked.to(self.device)).to(x.device)
+
         try:
             with full_precision():
-                parts, _ = in_parts(lambda i: self.logits(x[i].to(self.device)).to(x.device), len(x), batch_size)
-                return torch.cat(parts)
+                return torch.cat(in_parts(ask, len(x), batch_size)[0])
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise _explained(self.model, x[:batch_size], error) from error
+            raise _explained(self.model, asked, error) from error
 
 
 def logits_of(

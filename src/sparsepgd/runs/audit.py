@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsepgd.analysis.summary import counted
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_labels
+from sparsepgd.problem.checks import check_counts, check_device, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
 from sparsepgd.problem.shapes import seen_as_images, viewable, with_own_shape
@@ -63,6 +63,7 @@ def audit(
     than four units of the last place in the precision of the weights.
     """
     check_counts(batch_size=batch_size)
+    device = check_device(device)
     record = load(folder)
     tensors = load_adversarial(folder, record)
     if data is None and "x" not in tensors:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import FolderError, SourceError, UnsupportedError
-from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_counts, check_device, check_images, check_labels
 from sparsepgd.problem.oracle import Model, check_logits, logits_of
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.problem.verify import Result, untouched
@@ -62,7 +62,7 @@ class AutoAttack:
         queries: int = 10_000,
         logits: Callable[[Any], Tensor] | None = None,
     ) -> None:
-        if norm.upper() != "L0":
+        if str(norm).upper() != "L0":
             raise UnsupportedError(f"norm={norm!r}; this is the sparse ensemble; for {norm} use the autoattack package")
         if version != "custom" and len(attacks_to_run):
             raise UnsupportedError(f"attacks_to_run with version={version!r}; use version='custom' to choose attacks")
@@ -70,7 +70,8 @@ class AutoAttack:
             if k not in (None, eps) or int(eps) != eps:
                 raise UnsupportedError(f"k={k} and eps={eps}; use k={int(eps)}, or eps <= 1 to bound the magnitudes")
             k, eps = int(eps), 1.0
-        self.model, self.logits, self.device = model, logits, device
+        self.model, self.logits = model, logits
+        self.device = None if device is None else check_device(device)
         self.seed = None if seed is None else check_seed(seed)
         self.verbose, self.log_path = verbose, log_path
         self.ensemble = SparseAutoAttack(Budget(20 if k is None else k, pattern or Pixels(), eps), steps, queries)

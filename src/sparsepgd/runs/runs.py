@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -23,8 +24,8 @@ from sparsepgd.analysis import sanity
 from sparsepgd.analysis.summary import wilson
 from sparsepgd.distributed import Workers
 from sparsepgd.errors import FolderError, SourceError, SparsePGDError, UnsupportedError
-from sparsepgd.problem.checks import check_counts, check_images, check_labels
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.checks import check_counts, check_images, check_labels, check_tensor
+from sparsepgd.problem.engine import Engine, check_engine
 from sparsepgd.problem.oracle import Model, working_device
 from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.runs import identity
@@ -68,9 +69,11 @@ def run(
     `keep`: called with the adversarial images, as they are stored, of a run without a folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
+    check_tensor(data[0])
     attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
     check_images(seen_as_images(data[0], attacker.budget), attacker.quantize)
     check_counts(batch_size=batch_size)
+    check_engine(engine)
     x, y = data[0].detach(), check_labels(data[1], data[0])
     size = chunk_size(len(x), chunk, workers.world, working_device(model, x))
     task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
@@ -114,8 +117,8 @@ def chunk_size(count: int, chunk: int | None, world: int, device: torch.device) 
     """Images per chunk. By default, chunks are short enough that every worker has one."""
     if not count:
         raise SourceError("no images to attack; use at least one")
-    if chunk is not None and chunk < 1:
-        raise UnsupportedError(f"chunk={chunk}; use at least 1 image")
+    if chunk is not None and not (isinstance(chunk, Integral) and chunk >= 1):
+        raise UnsupportedError(f"chunk={chunk!r}; use at least 1 image")
     return chunk or min(CHUNK if device.type == "cpu" else CHUNK_ON_DEVICE, -(-count // world))
 
 
@@ -156,7 +159,7 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
     if not other:
         raise FolderError(
             f"{folder.path} holds a run of a plain function, which cannot be recognised; "
-            'name the model, config={"model": ...}, or choose another folder'
+            'name the model, names={"model": ...} in sp.evaluate, or choose another folder'
         )
     advice = "choose another --out or delete the folder"
     began = head.environment.get("torch", torch.__version__)

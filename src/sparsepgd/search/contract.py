@@ -17,7 +17,7 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.kernels import begin_loading
 from sparsepgd.problem.checks import check_classes, check_counts, check_images, check_index, check_labels
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import Engine, check_engine
 from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
 from sparsepgd.problem.shapes import of_any_shape, shape_of
@@ -127,8 +127,7 @@ class Attacker(ABC):
         check_counts(batch_size=batch_size)
         if not isinstance(goal, Goal | None):
             raise UnsupportedError(f"goal={goal!r}; expected a Goal, e.g. Untargeted() or Targeted(3)")
-        if not isinstance(engine, Engine | None):
-            raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")
+        check_engine(engine)
         y = check_labels(y, x)
         device = working_device(model, x)
         begin_loading(device)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources.data import Data, load_data
 from sparsepgd.sources.listings import Choice, Part
 from sparsepgd.sources.models import TRAINED, Source, load_model
-from sparsepgd.sources.pictures import Framing, Size, load_image, save_image
+from sparsepgd.sources.pictures import Framing, Size, framing, load_image, save_image
 from sparsepgd.sources.tensors import as_tensors
 
 __all__ = [
@@ -58,11 +57,8 @@ def load_pairs(
     sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in models]
     names = _told_apart([one.name for one in sources], models)
     sources = [replace(one, name=name) for one, name in zip(sources, names, strict=True)]
-    pairs = [(one, images(one.size if size is None else size).for_classes(one.classes)) for one in sources]
-    for _, found in pairs:
-        if isinstance(size, int) and (own := tuple(found.x.shape[2:])) != (size, size):
-            raise UnsupportedError(f"size={size}, but {data} contains arrays of {own}, not picture files; omit size")
-    return pairs
+    sizes = [framing(one.size) if size is None else size for one in sources]  # arrays need not be of a model's size
+    return [(one, images(own).for_classes(one.classes)) for one, own in zip(sources, sizes, strict=True)]
 
 
 def _told_apart(names: Sequence[str], models: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.extras import needs
 from sparsepgd.sources import datasets
 from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
-from sparsepgd.sources.pictures import Size
+from sparsepgd.sources.pictures import Size, framing
 
 NAMES = (
     "bundled, digits, cifar10, cifar100, gtsrb, imagenet100 (the last four also as NAME:DIR), folder:DIR, "
@@ -122,7 +122,11 @@ def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, ch
     rows = listing.rows(n, choose, name)
     if not rows:
         raise SourceError(f"{name} contains no images for the part {part}; use another source")
-    x = listing.read(rows, listing.size if size is None else size)
+    x = listing.read(rows, listing.size if size is None else framing(size))
+    if isinstance(size, int) and tuple(x.shape[2:]) != (size, size):
+        raise UnsupportedError(
+            f"size={size}, but {name} contains arrays of {tuple(x.shape[2:])}, not picture files; omit size"
+        )
     return Data(x, torch.tensor([int(listing.labels[row]) for row in rows]), listing.class_names)
 
 

@@ -104,9 +104,10 @@ def imagenet100(given: str, part: Part) -> Listing:
     larger folder are meant. Classes are numbered in the order of the folders' names, as torchvision does.
     """
     folder = _folder("imagenet100", given)
-    if not folder.is_dir():
+    if not folder.is_dir() or not any(one.is_dir() for one in folder.iterdir()):
+        lacking = "folders of pictures in" if folder.is_dir() else "folder"
         raise SourceError(
-            f"no folder {str(folder)!r}; give one with train and val as imagenet100:DIR or in {DATA_FOLDER}"
+            f"no {lacking} {str(folder)!r}; give one with train and val as imagenet100:DIR or in {DATA_FOLDER}"
         )
     listing = of_parts(folder, part, LARGE)
     file = folder / "classes.txt"
@@ -227,7 +228,10 @@ def _made(make: type, root: str, part: Part) -> Any:
             return make(**attempt)
         except (RuntimeError, OSError, ValueError, TypeError) as error:
             reason = first_line(error)
-    raise SourceError(f"no {make.__name__} in {root!r}, and the download failed: {reason}; give its folder as :DIR")
+    raise SourceError(
+        f"no {make.__name__} in {root!r}, and the download failed: {reason.rstrip('.')}; give its folder as "
+        f"torchvision:{make.__name__}:DIR"
+    )
 
 
 def _columns(library: Any, found: Any, name: str) -> tuple[str, str, tuple[str, ...]]:

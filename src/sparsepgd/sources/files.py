@@ -24,6 +24,7 @@ from sparsepgd.extras import needs
 
 Shape = tuple[int | None, ...]  # None: any
 PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # how files of torch.save begin
+WEIGHTS = "give a .safetensors file or one written by torch.save"
 TRUST = "reading it may run code; if you trust its origin, pass --trust or trust=True"
 
 
@@ -106,7 +107,7 @@ def read(path: str | Path, trust: bool = False) -> Any:
     """What a .safetensors file or one of torch.save holds, on the CPU."""
     path = Path(path)
     if not path.is_file():
-        raise SourceError(f"no file {str(path)!r}; give a .safetensors file or one written by torch.save")
+        raise SourceError(f"no file {str(path)!r}; {WEIGHTS}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -115,11 +116,11 @@ def read(path: str | Path, trust: bool = False) -> Any:
             return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:
         if trust or path.read_bytes()[:2] not in PICKLES:
-            raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}") from None
+            raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}; {WEIGHTS}") from None
         raise SourceError(f"{str(path)!r} is a pickle with more than tensors; {TRUST}") from None
     except Exception as error:  # what is no pickle at all is a KeyError, a struct.error, ...
         said = f"{type(error).__name__}: {first_line(error)}"
-        raise SourceError(f"{str(path)!r} cannot be read as weights: {said}") from None
+        raise SourceError(f"{str(path)!r} cannot be read as weights: {said}; {WEIGHTS}") from None
 
 
 def check_exported(path: Path, trust: bool) -> None:

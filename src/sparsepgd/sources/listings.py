@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -38,7 +39,7 @@ class Listing:
         if choose not in (None, *get_args(Choice)):
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
         count = len(self.labels)
-        if n is not None and not 1 <= n <= count:
+        if n is not None and not (isinstance(n, Integral) and 1 <= n <= count):
             raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
         if (choose or self.choose) == "first":
             return list(range(count))[:n]
@@ -94,7 +95,7 @@ def of_folder(path: Path, size: Size = None) -> Listing:
         found = ImageFolder(str(path))
     except OSError as error:
         raise SourceError(
-            f"no images in {str(path)!r}: {first_line(error)}; use one sub-folder of pictures per class"
+            f"no images in {str(path)!r}: {first_line(error).rstrip('.')}; use one sub-folder of pictures per class"
         ) from None
     paths, labels = zip(*found.samples, strict=True)
     return of_files(paths, labels, found.classes, "balanced", size)
@@ -143,6 +144,11 @@ def of_npz(path: Path, part: str) -> Listing:
         raise SourceError(f"{path} has labels of type {y.dtype}; expected class numbers 0, 1, 2, ...")
     if x.dtype.kind not in "biuf":
         raise SourceError(f"{path} has images of type {x.dtype}; expected uint8, or floats in [0, 1]")
+    last = int(y.max(initial=0))
+    if classes.ndim != 1 or 0 < len(classes) <= last:
+        raise SourceError(
+            f"{path} has class_names {classes.shape} and labels up to {last}; expected one name per class"
+        )
     images = torch.from_numpy(x.astype(x.dtype.newbyteorder("="), copy=False))
     if images.dim() == 4 and images.shape[1] > 4 and images.shape[3] <= 4:
         images = images.permute(0, 3, 1, 2).contiguous()
@@ -155,6 +161,9 @@ def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
         raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:
         with path.open("rb") as stream:
+            if stream.read(6)[:2] not in (b"PK", b"\x93N"):  # numpy takes anything else for a pickle
+                raise ValueError("it is not an npz file")
+            stream.seek(0)
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def load_model(
             "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model, FILE.pt2, "
             f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
         )
+    if any(one.is_meta for one in chain(source.model.parameters(), source.model.buffers())):
+        raise SourceError(f"{name} holds no values, its weights are on the device meta; build it on the CPU")
     if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or kind in ARCHITECTURES):
         raise SourceError(
             f"{name} has its own weights; use --weights only with torchvision:, timm:, FILE.py:FACTORY or a network"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsepgd import zoo
+from sparsepgd import atomic, zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -95,14 +96,13 @@ def as_tensor(picture: Image.Image, size: Size) -> Tensor:
 
 
 def save_image(x: Tensor, path: Path) -> None:
-    """(3, H, W), or (1, H, W), on the 8-bit grid -> PNG, losslessly."""
+    """(3, H, W), or (1, H, W), on the 8-bit grid -> PNG, losslessly. The file is written whole or not at all."""
     from PIL import Image
 
     levels = (x * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
-    try:
-        Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(path, format="PNG")
-    except OSError as error:
-        raise SourceError(f"{str(path)!r} cannot be written: {error}; choose another --out") from None
+    png = BytesIO()
+    Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(png, format="PNG")
+    atomic.write(path, png.getvalue())
 
 
 def _eight_bit(picture: Image.Image) -> Image.Image:

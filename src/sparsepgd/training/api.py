@@ -17,7 +17,7 @@ from sparsepgd import kernels
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.extras import needs
-from sparsepgd.problem.checks import check_classes, check_images, check_labels
+from sparsepgd.problem.checks import check_classes, check_device, check_images, check_labels
 from sparsepgd.problem.oracle import check_logits, logits_of
 from sparsepgd.runs import identity
 from sparsepgd.runs.autoattack import Extracted
@@ -104,7 +104,7 @@ def train(
     given = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
     network = inputs.network(model, datasets, settings.seed) if isinstance(model, str) else inputs.Network(model)
     if isinstance(model, str):
-        network.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        network.model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
     device, folder = _device(network.model), None if out is None else Path(out)
     on_gpu = device.type == "cuda"
     bf16, compiled = (on_gpu if value is None else value for value in (settings.bf16, settings.compile))

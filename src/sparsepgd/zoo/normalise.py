@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ class Normalisation:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
-            raise UnsupportedError(f"{self}; expected one mean and one positive std per channel")
+        finite = all(map(isfinite, self.mean + self.std))
+        if len(self.mean) != len(self.std) or not self.mean or not finite or min(self.std) <= 0:
+            raise UnsupportedError(f"{self}; expected one mean and one positive std per channel, all finite")
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float]) -> Normalisation | None:
