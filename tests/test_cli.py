@@ -372,3 +372,17 @@ def test_the_command_does_not_wait_for_the_compiler(
         with pytest.raises(SystemExit):
             main()
     assert left == [code]
+
+
+def test_an_interruption_ends_with_one_line_under_older_versions_of_typer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise type("Abort", (RuntimeError,), {})
+
+    monkeypatch.setattr(sys, "argv", ["spgd", "zoo"])
+    monkeypatch.setattr("sparsepgd.cli.app", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "interrupted\n"

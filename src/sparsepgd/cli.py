@@ -116,8 +116,11 @@ def _main() -> None:
             raise
         err.print("interrupted")
         sys.exit(1)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's errors have it; their class depends on its version
+    except Exception as error:  # the classes of typer's errors depend on its version
+        if type(error).__name__ == "Abort":  # Ctrl-C in older versions
+            err.print("interrupted")
+            sys.exit(1)
+        if not hasattr(error, "format_message"):
             raise
         sys.exit(_refuse(error))
 
