@@ -1,4 +1,4 @@
-"""What each point costs where the paper and the authors' code differ: docs/deviations.md quotes these records.
+"""The effect of each point in which the paper and the authors' code differ; docs/deviations.md quotes these records.
 
     python benchmarks/deviations.py --model preact_resnet18 --weights NAME.safetensors --data npz:cifar10.npz \
         --official path/to/sPGD --out benchmarks/results/deviations-NAME.json
@@ -6,7 +6,7 @@
 Model and data are named as for `spgd evaluate`.
 
 Every variant changes one thing of `SparsePGD`; the authors' code, if a checkout is given, runs in the same
-process on the same images. The figure is the number of images still classified correctly (fewer: stronger).
+process on the same images. The numbers count images that are still classified correctly (fewer: stronger).
 """
 
 import argparse

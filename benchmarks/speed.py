@@ -150,7 +150,7 @@ def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tenso
 
 
 def first_call(job: bench.Bench) -> dict[str, Any]:
-    """sPGD as somebody calls it first in a process: nothing is warm, and all is left to the attack."""
+    """The first call of sPGD in a process: without warm-up, and with the defaults of the attack."""
     result, seconds = job.once(job.attack("spgd-unprojected"), Engine(), 0)
     found = {"seconds": seconds, "robust": int(result.robust.sum())}
     print("first call", found, flush=True)
