@@ -99,7 +99,7 @@ def audit(
 def _judged(
     rows: tuple[Row, ...], y: Tensor, clean: Tensor, after: Tensor, extent: Extent, tie: float, steady: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(B,) bool: which successes are confirmed; and for each field of a row, (B,) bool: which rows differ from it.
+    """(B,) bool: which successes are confirmed; and by field of a row, (B,) bool: where it is not as recorded.
 
     `clean`, `after`: logits (B, classes). Confidences are compared only if the model is `steady`, not randomised.
     """
@@ -111,7 +111,7 @@ def _judged(
 
     fooled, clean_prediction, prediction = (recorded(name) for name in ("fooled", "clean_prediction", "prediction"))
     possible = extent.within & after.isfinite().all(1)
-    ahead = margin(after, y)  # of the best wrong class
+    ahead = margin(after, y)  # the largest wrong logit minus that of the label
     room = tie * after.abs().amax(1)
     confirmed = fooled & _answered(clean, y, tie) & possible & (ahead >= -room)
     surely = (clean.argmax(1) == y) & possible & (ahead > room)

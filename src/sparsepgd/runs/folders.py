@@ -29,7 +29,7 @@ from sparsepgd.runs.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
 AGAIN = "restore the file, or delete the folder and run again"
-LAG = 60.0  # seconds after which a network file system shows what others have written
+LAG = 60.0  # seconds until a network file system shows what other workers have written
 
 
 def load(folder: str | Path) -> Record:

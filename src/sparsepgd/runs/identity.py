@@ -26,8 +26,8 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
-Plain = dict[str, Any]  # what JSON can hold
-ASKED = 2  # images whose logits are kept
+Plain = dict[str, Any]  # values that JSON can represent
+ASKED = 2  # images whose logits are stored
 OFF: tuple[object, ...] = (None, False, 0, [])
 SIMPLE = str, int, float, list, tuple, type(None)  # types of settings of a layer; functions count by their names
 SAME = 1e-3  # relative to the largest logit: the difference that another device or version may cause

@@ -35,7 +35,7 @@ from sparsepgd.search.contract import Attacker, adopted
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
-CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a killed run may lose, on a CPU and elsewhere
+CHUNK, CHUNK_ON_DEVICE = 100, 1000  # most images per chunk, which a killed worker may lose: on a CPU, elsewhere
 ALONE = Workers()
 
 

@@ -150,7 +150,7 @@ def of_npz(path: Path, part: str) -> Listing:
 
 
 def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Images, labels, names of classes, and whether those to train on are others than those to test on."""
+    """Images, labels, class names, and whether the arrays are named as training or test images."""
     if not path.exists():
         raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:

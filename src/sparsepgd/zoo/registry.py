@@ -102,12 +102,12 @@ class Card:
     method: str
     command: str  # the one that trained it, or several joined by &&
     seed: int
-    epochs: int  # of all stages, as are the seconds; `curves` are those of the last one
+    epochs: int  # of all stages, like the seconds; `curves` are those of the last stage
     hardware: str
     torch_version: str
     training_seconds: float
     clean_accuracy: float = field(metadata=SHARE)
-    measured: str  # on which images, how
+    measured: str  # on which images and how
     classes: list[str] = field(default_factory=list)  # names in the order of the logits; []: unknown
     budgets: list[dict[str, Any]] = field(default_factory=list)  # trained for: k, pattern, eps; []: unknown
     robust: list[Figure] = field(default_factory=list)
