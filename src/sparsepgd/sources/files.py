@@ -1,6 +1,6 @@
 """Models and weights in files: exported programs (.pt2), ONNX files, which have no gradients, and state dicts.
 
-A pickle can run code, so files that contain one are read only if the user trusts them.
+A pickle can run code, so only tensors are read from it, unless the user trusts the file.
 """
 
 from __future__ import annotations
