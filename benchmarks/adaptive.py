@@ -1,9 +1,9 @@
-"""An adaptive attack on the networks behind a median filter: another gradient, the same answers.
+"""An adaptive attack on the networks with a median filter: another gradient, the same logits.
 
     spgd evaluate --model benchmarks/adaptive.py:averaged --attack anneal --steps 6000 --data npz:cifar10.npz
 
-The median hands its gradient to one pixel of nine. Here the backward pass is that of the mean instead (backward pass
-differentiable approximation, Athalye et al. 2018), so that an attack by gradients sees all of them.
+The median passes its gradient to one pixel of nine. Here the backward pass is that of the mean instead (backward pass
+differentiable approximation, Athalye et al. 2018), so that the gradient reaches all nine.
 """
 
 import os
@@ -20,7 +20,7 @@ NAME = os.environ.get("SPARSEPGD_ADAPTIVE", "prn18-median")
 
 
 class Straight(torch.autograd.Function):
-    """The median forwards, the mean backwards."""
+    """The median in the forward pass, the mean in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class Straight(torch.autograd.Function):
 
 
 class Averaged(nn.Module):
-    """The network with the logits that it has, and the gradients that it would have behind a mean filter."""
+    """The network with its own logits, but with the gradients of a mean filter instead of the median filter."""
 
     def __init__(self, network: PreActResNet) -> None:
         super().__init__()

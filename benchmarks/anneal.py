@@ -6,8 +6,8 @@
     python benchmarks/anneal.py structures --model zoo:small-plain --steps 300 --out ...
     python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
 
-A pass is one forward pass, with or without the backward pass that goes with it. The curves are those of the attacks
-themselves: how many images are left after so many passes for each, and after so many seconds of the run.
+A pass is one forward pass, with or without the backward pass that belongs to it. The curves come from the attacks
+themselves: the number of robust images against the passes for each image, and against the seconds of the run.
 """
 
 import argparse
@@ -55,7 +55,7 @@ PATTERNS: dict[str, sp.Budget] = {
     "a watermark: a disc of 18x18 within 16/255": sp.Budget(k=1, pattern=sp.Shape.circle(18), eps=16 / 255),
 }
 PACES = {"paper": (0.0125, 50), "0.1": (0.1, 8)}  # alpha and beta, tolerance
-# Each without one ingredient, or with another choice: fields of anneal.CycleSettings, and what `changed` knows.
+# Each without one ingredient, or with another choice: fields of anneal.CycleSettings, or keys of `changed` in capitals.
 ABLATION: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no annealing: k groups from the first step on": {"widths": (1.0, 1.0)},
@@ -120,7 +120,7 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def timed(attack: Any, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
-    """One run: images left, over passes and over seconds."""
+    """One run: the robust images, over passes and over seconds."""
     fooled: list[tuple[float, int]] = []
     start = time.perf_counter()
 
@@ -146,7 +146,7 @@ def timed(attack: Any, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dic
 
 
 def thinned(curve: list[tuple[float, int]], most: int = 60) -> list[tuple[float, int]]:
-    """The points where the curve falls, some of them if they are many; both ends stay."""
+    """The points where the curve falls, or a selection if there are many; both ends are kept."""
     falls = [one for i, one in enumerate(curve) if i in (0, len(curve) - 1) or one[1] < curve[i - 1][1]]
     every = math.ceil(len(falls) / most)
     return [one for i, one in enumerate(falls) if i % every == 0 or i == len(falls) - 1]
@@ -184,7 +184,7 @@ def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[
 
 @contextmanager
 def changed(other: dict[str, Any]) -> Iterator[None]:
-    """search/anneal.py with other settings of its cycles, or with another choice that is none of them, for a while."""
+    """Change search/anneal.py temporarily: fields of its cycle settings, or choices that are not settings."""
     attack: Any = sp.SparseAnneal
     before = anneal.ANNEALED, anneal.direction, attack.aim, attack._disturb, attack._ascend
     try:
@@ -217,7 +217,7 @@ def ablation(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -
 
 
 def structures(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
-    """SparseAnneal beside sPGD at two paces and Sparse-RS. A query is a forward pass alone: it gets twice as many."""
+    """SparseAnneal beside sPGD at two paces and Sparse-RS, which gets two queries per step of the others."""
     for pattern, budget in PATTERNS.items():
         attacks: dict[str, Any] = {"anneal": sp.SparseAnneal(budget, args.steps)}
         for gradient in ("unprojected", "projected"):
@@ -248,7 +248,7 @@ def figure(args: argparse.Namespace) -> None:
             for again, row in enumerate(row for row in record["runs"] if row["attack"] == name):
                 ends = {"passes": (row["length"] + 1, row["left"]), "clock": (row["seconds"], row["left"])}
                 for panel, what in ((above, "passes"), (below, "clock")):
-                    curve = row.get(what) or [ends[what]]  # of others' code only the end is known
+                    curve = row.get(what) or [ends[what]]  # for the authors' code only the end is known
                     xs, ys = (
                         [max(point[0], 0.05) for point in curve],
                         [100 * point[1] / row["images"] for point in curve],

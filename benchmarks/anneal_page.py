@@ -1,4 +1,4 @@
-"""What anneal.py measured, as docs/anneal.md shows it."""
+"""The measurements of anneal.py, as docs/anneal.md shows them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes
 
 
 def annealed(records: Records, kind: str) -> list[Record]:
-    """Those of one command of anneal.py: run, structures or ablation."""
+    """The records of one command of anneal.py: run, structures or ablation."""
     return [record for record in records.of("anneal").values() if kind in record["command"].split()]
 
 
@@ -26,7 +26,7 @@ def marks(found: list[Record]) -> list[int]:
 
 
 def over_passes(found: list[Record]) -> list[list[Any]]:
-    """Robust accuracy of one model after so many passes, the mean of the seeds."""
+    """Robust accuracy of one model at each mark of passes, as the mean over the seeds."""
     groups: dict[tuple[str, int, str], list[Record]] = {}
     for record in found:
         for run in record["runs"]:
@@ -37,7 +37,7 @@ def over_passes(found: list[Record]) -> list[list[Any]]:
         again = f", commit {commit}" if attacks.count((name, length)) > 1 else ""
         images, cells = runs[0]["images"], []
         for mark in marks(found):
-            left = [_reached(run, mark) for run in runs if mark <= length + 1]  # sPGD tries its random start too
+            left = [_reached(run, mark) for run in runs if mark <= length + 1]  # sPGD also evaluates its random start
             cells.append(100 * (sum(left) / len(left) / images) if left and None not in left else "")
         few = "" if images == found[0]["images"] else f", first {images} images"
         last = 100 * (sum(run["left"] for run in runs) / len(runs) / images)
@@ -47,7 +47,7 @@ def over_passes(found: list[Record]) -> list[list[Any]]:
 
 
 def _reached(run: Record, mark: int) -> int | None:
-    """Images left after so many passes; of others' code only the end is known."""
+    """The robust images after `mark` passes; for the authors' code only the end is known."""
     if "passes" not in run:
         return run["left"] if mark == run["length"] else None
     return min(left for passes, left in run["passes"] if passes <= mark)

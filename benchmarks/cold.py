@@ -1,4 +1,4 @@
-"""Where the time of the first call in a process goes: each measurement in a fresh process of its own.
+"""Where the time of the first call in a process goes. Each measurement has a fresh process.
 
     python benchmarks/cold.py --model prn18-fast-ls --data images.npz --out benchmarks/results/cold-prn18-fast-ls.json
     python benchmarks/cold.py --model small-plain -n 16 --steps 3 --device cpu --out cold.json            # a try
@@ -6,11 +6,11 @@
 The functions of the package are wrapped from outside; a device is synchronised before and after each of them. The time
 of a phase does not contain that of phases within it. Jobs, all unless `--only` names some:
 
-    plain       the attack as it is, twice in a process; the same in another process, and in one that computes gradients
-                in the thread of the caller, so that libraries are not set up for a second thread
+    plain       the attack unchanged, twice in a process; the same in another process, and in one that computes
+                gradients in the caller's thread, so that libraries are not set up for a second thread
     phases      the same attack and SparseAnneal, phase by phase, with every recording and every eager step
     profile     the longest entries of torch.profiler, on the host and on the device, of a first and of a second call
-    passes      the model alone: a size of a batch for the first time and again; strict float32 in both layouts
+    passes      the model alone: each batch size for the first time and again; strict float32 in both layouts
     official    the authors' code, twice in a process; needs --official
 """
 
@@ -40,8 +40,8 @@ JOBS = (
 )
 SHOWN, PROFILED = 12, 100  # entries of a profile, and steps of sPGD for it
 SIZES = (1000, 992, 768)  # of batches in half precision
-STRICT = (32, 64, 256, 1000)  # and in float32
-# Kernels by their names; the first that fits.
+STRICT = (32, 64, 256, 1000)  # of batches in float32
+# Groups of kernels by patterns of their names; the first match counts.
 KERNELS = {
     "normalisation and activation": r"^_forward$|^_backward$",
     "float32 convolutions": r"f32f32|sgemm|scudnn|winograd|simt|fft",
@@ -66,13 +66,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commit", help="of this repository; default: from git")
     parser.add_argument("--only", nargs="+", choices=sorted({job.split()[0] for job in JOBS}))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)  # in the processes that it starts
+    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)  # for the processes that it starts
     parser.add_argument("--begun", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 class Clock:
-    """Seconds and calls of each phase, without those of the phases within it; some also in their order, with sizes."""
+    """Seconds and calls of each phase, without those of the phases within it; events are also listed in order."""
 
     def __init__(self) -> None:
         self.wait: Callable[[], None] = lambda: None
@@ -80,12 +80,12 @@ class Clock:
 
     def clear(self) -> None:
         self.phases: dict[str, list[float]] = {}
-        self.events: list[list[Any]] = []  # what, size, calls, seconds of the first, seconds in all
+        self.events: list[list[Any]] = []  # name, size, calls, seconds of the first, seconds of all
         self.within, self.size = [0.0], 0
 
     @contextmanager
     def phase(self, name: str, size: int | None = None) -> Iterator[None]:
-        """`size`: of a batch, for phases that are listed one by one."""
+        """`size`: that of the batch, for phases that are listed as events."""
         self.wait()
         start = time.perf_counter()
         self.within.append(0.0)
@@ -103,7 +103,7 @@ class Clock:
                 self._note(name, size, seconds - inner)
 
     def _note(self, name: str, size: int, seconds: float) -> None:
-        """Calls like the one before are counted together; those that take no time are left out."""
+        """Repeated calls are counted as one event; very short ones are left out."""
         if self.events and self.events[-1][:2] == [name, size]:
             self.events[-1][2] += 1
             self.events[-1][4] = round(self.events[-1][4] + seconds, 4)
@@ -116,7 +116,7 @@ class Clock:
 
 
 def wrapped(clock: Clock, owner: Any, name: str, label: str, size: Callable[..., int] | None = None) -> None:
-    """The function with its time on the clock; `size`: of the batch, from its arguments."""
+    """Replace a function by one whose time is measured; `size`: the batch size, from its arguments."""
     function = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ def wrapped(clock: Clock, owner: Any, name: str, label: str, size: Callable[...,
 
 
 def watch(clock: Clock, loads: dict[str, float]) -> None:
-    """Wrap what a call consists of."""
+    """Wrap the functions that a call consists of."""
     from sparsepgd import kernels
     from sparsepgd.problem import engine, oracle
     from sparsepgd.problem.rows import tensors
@@ -176,7 +176,7 @@ def watch(clock: Clock, loads: dict[str, float]) -> None:
 
 
 def triton_loads() -> dict[str, float]:
-    """In the thread that loads the kernels: what Triton needs before it can load any."""
+    """The seconds that Triton needs before it can load kernels; measured in the thread that loads them."""
     start = time.perf_counter()
     try:
         import triton
@@ -193,7 +193,7 @@ def triton_loads() -> dict[str, float]:
 
 
 class Bench:
-    """Model and images on the device; how long that took stands in `start`."""
+    """The model and the images on the device; `start` has the seconds that this took."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         clock = Clock()
@@ -239,7 +239,7 @@ class Bench:
 
 
 def official(bench: Bench) -> dict[str, Any]:
-    """The same attack by the authors' code; what counts is what our verifier says."""
+    """The same attack by the authors' code; successes are those that our verifier confirms."""
     from sparsepgd.speed import bench as speed
     from sparsepgd.speed import rivals
 
@@ -271,7 +271,7 @@ def images(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def plain(bench: Bench, variant: str) -> dict[str, Any]:
-    """Nothing is wrapped."""
+    """Two calls without any wrapped function."""
     bench.torch.autograd.set_multithreading_enabled(variant != "one-thread")
     return {"first": bench.once("spgd"), "second": bench.once("spgd")}
 
@@ -330,8 +330,8 @@ def ms(us: float) -> float:
 
 
 def passes(bench: Bench) -> dict[str, Any]:
-    """Seconds of a forward and backward pass in half precision, and of a forward pass in strict float32, for a new size
-    and at best of the next five."""
+    """Seconds of a forward and backward pass in half precision, and of a forward pass in strict float32: the first call
+    with a batch size, and the best of the next five."""
     from sparsepgd.problem.engine import Engine
     from sparsepgd.problem.oracle import Oracle, borrowed
     from sparsepgd.problem.precision import full_precision

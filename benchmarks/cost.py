@@ -1,6 +1,6 @@
 """How the cost of an evaluation grows, measured on one CPU core: python benchmarks/cost.py run
 
-It writes benchmarks/results/cost-cpu.json. Seconds are processor time: other work on the machine does not count.
+It writes benchmarks/results/cost-cpu.json. Seconds are processor time, which other work on the machine does not affect.
 """
 
 import argparse
@@ -36,14 +36,14 @@ Row = dict[str, Any]
 GROWTH = {"images": (100, 1000, 10_000, 100_000), "k": (1, 10, 100, 500), "image side": (32, 64, 224)}
 GROWTH["classes"] = (10, 100, 1000)
 WORKERS = (1, 2, 4, 8, 16)
-SHORT = 4  # steps of what is timed
+SHORT = 4  # steps of the timed attacks
 KEPT, KEPT_SIDE = (600, 2400), 128  # images of a run with a folder, and their side
 LAUNCH = ["-m", "torch.distributed.run"]
 EVALUATE = shlex.split("-m sparsepgd evaluate --model small-strades -n 80 --steps 40 --queries 40 --chunk 5 -q")
 
 
 def tiny() -> nn.Module:
-    """So small that 100,000 images are done in minutes."""
+    """A model so small that 100,000 images take minutes."""
     parts = (nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 10))
     return nn.Sequential(*parts)
 
@@ -53,7 +53,7 @@ def peak() -> int:
 
 
 def grown(what: str, value: int) -> Row:
-    """sPGD without early stop, one quantity changed."""
+    """Time and memory of sPGD without early stop, with one quantity changed."""
     size = {"images": 20, "k": 20, "image side": 32, "classes": 10} | {what: value}
     torch.manual_seed(0)
     model = (tiny() if what == "images" else small_preact_resnet(size["classes"])).eval()
@@ -74,7 +74,7 @@ def grown(what: str, value: int) -> Row:
 
 
 def kept(images: int) -> Row:
-    """The memory of an evaluation with a folder, of images so large that the rows of its record do not count."""
+    """The memory of an evaluation with a folder, on images so large that the rows of its record are negligible."""
     torch.manual_seed(0)
     model, few = tiny().eval(), F.interpolate(zoo.bundled_images(20)[0], KEPT_SIDE)
     before = peak()
@@ -86,7 +86,7 @@ def kept(images: int) -> Row:
 
 
 def passes(name: str, images: int) -> Row:
-    """What saa+ of the default length takes."""
+    """The passes of saa+ of the default length."""
     model, (x, y) = sp.load_model(f"zoo:{name}").model, (part[:images] for part in zoo.bundled_images())
     attack = sp.SparseAutoAttack(sp.Budget(k=20), STEPS, QUERIES, version="standard")
     result = attack(model, x, y)
@@ -108,7 +108,7 @@ def together(workers: int) -> tuple[Row, str]:
 
 
 def pictures(count: int) -> Row:
-    """Reading JPEG files of the size of ImageNet's."""
+    """The time to read JPEG files of the size of ImageNet's."""
     noise = torch.randn(count, 3, 375, 500, generator=torch.Generator().manual_seed(0))
     x = F.interpolate(zoo.bundled_images()[0][:count], (375, 500), mode="bicubic") + 0.06 * noise
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def pictures(count: int) -> Row:
 
 
 def counted(name: str, make: Callable[[], nn.Module], side: int) -> Row:
-    """Multiply-adds of a forward pass, and entries of the outputs of convolutions and linear layers."""
+    """The multiply-adds of a forward pass, and the number of outputs of convolutions and linear layers."""
     found = {"multiply-adds": 0, "outputs": 0}
 
     def add(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -141,7 +141,7 @@ def counted(name: str, make: Callable[[], nn.Module], side: int) -> Row:
 
 
 def alone(work: Callable[..., Any], *args: object) -> Any:
-    """In a process of its own, whose peak of memory is that of this work."""
+    """Run a function in a process of its own, so that the peak of memory is that of this function."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         found = pool.submit(work, *args).result()
     print(found, flush=True)
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
         "passes": [alone(passes, name, 200) for name in ("small-plain", "small-strades")],
         "networks": networks,
     }
-    record["seconds"] = round(time.perf_counter() - begun, 1)  # by the clock on the wall
+    record["seconds"] = round(time.perf_counter() - begun, 1)  # wall-clock time
     args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

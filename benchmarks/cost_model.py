@@ -25,7 +25,7 @@ def fit(rows: Iterable[Record], quantity: str) -> Range:
 
 
 def workers(records: Records) -> list[list[str]]:
-    """Processor time measured and computed, and the computed time of each worker, by their number."""
+    """The processor time of all workers, measured and fitted, and the fitted time of each, by their number."""
     found = {row["value"]: row["seconds"] for row in rows_of(records, "cost-cpu", "workers")}
     start, work = fit(rows_of(records, "cost-cpu", "workers"), "seconds")
     return [
@@ -36,7 +36,7 @@ def workers(records: Records) -> list[list[str]]:
 
 
 def slower(records: Records) -> list[tuple[str, float]]:
-    """The phases of cold.py in which a first call loses most seconds against a second one."""
+    """The phases of cold.py in which a first call takes most seconds more than a second one."""
     phases = records["cold-phases-prn18-fast-ls"]["jobs"]["phases spgd"]
     first, second = phases["first"], phases["second"]
     lost = {name: seconds - second["phases"].get(name, (0,))[0] for name, (seconds, _) in first["phases"].items()}
@@ -57,7 +57,7 @@ def most_passes(steps: int = STEPS, queries: int = QUERIES) -> Range:
 
 
 def parameters(records: Records) -> dict[str, Range]:
-    """Of the model of docs/cost.md, from and to: seconds, and for r a ratio."""
+    """The lower and upper values of the parameters in docs/cost.md: seconds, and for r a ratio."""
     growth = rows_of(records, "growth-prn18-strades", "images")
     start = fit(growth, "seconds")[1]
     query = next(run for run in records["anneal-others-prn18-fast-ls"]["runs"] if run["attack"] == "cluster-rs")

@@ -1,11 +1,11 @@
-"""The paper's table on YOLOv8, in kind: mAP of a detector before and after sPGD, SAIF, Sparse-RS and SparseAnneal.
+"""A table like the paper's on YOLOv8: mAP of a detector before and after sPGD, SAIF, Sparse-RS and SparseAnneal.
 
 python benchmarks/detection.py --model yolov8n.pt --data coco-val48 --out runs/yolov8n [--device cuda --jobs 5]
 
-One line of the table is one process and one file (LINE.json, and LINE.npz with the changed pixels); a line that has
-its file is not run again. record.json has all lines, for benchmarks/results. Where mAP cannot be computed, on a machine
-without pycocotools, the changed pixels are kept: the same command elsewhere, without --device, adds the scores. Needed:
-torch, torchvision, pillow, scipy, ultralytics.
+Each line of the table is one process and one file (LINE.json, and LINE.npz with the changed pixels); a line whose file
+exists is not run again. record.json contains all lines, for benchmarks/results. On a machine without pycocotools mAP
+cannot be computed, but the changed pixels are stored: the same command on another machine, without --device, adds the
+scores. Requires torch, torchvision, pillow, scipy, ultralytics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PIXELS, PATCHES = (1600, 3200), (100, 200)  # of 640x640; 4x4 patches, the same 
 
 
 def attacks(options: argparse.Namespace) -> dict[str, sp.Attack | None]:
-    """Every line of the table by its name; None: the clean images."""
+    """The attack of every line of the table, by name; None stands for the clean images."""
     share = (options.size / 640) ** 2
     pixels = {f"pixels-{k}": sp.Budget(round(k * share)) for k in PIXELS}
     patches = {f"patches-{k}": sp.Budget(round(k * share), sp.Patches(4)) for k in PATCHES}
@@ -53,7 +53,7 @@ def attacks(options: argparse.Namespace) -> dict[str, sp.Attack | None]:
 
 
 def run_line(name: str, options: argparse.Namespace) -> None:
-    """Attack, unless the changed pixels are there; look, if that is possible."""
+    """Attack, unless the changed pixels are stored already; then compute the scores, if that is possible."""
     attack, device = attacks(options)[name], torch.device(options.device)
     model, _ = load_yolo(options.model)
     model, detector = model.to(device), Yolo.of(model.to(device))
@@ -100,7 +100,7 @@ def searched(
 
 
 def save(x: Tensor, x_adv: Tensor, path: Path) -> None:
-    """Only the pixels that changed."""
+    """Save only the changed pixels."""
     image, row, column = (x_adv != x).any(1).nonzero(as_tuple=True)
     values = x_adv[image, :, row, column]
     np.savez_compressed(path, image=image.cpu(), row=row.cpu(), column=column.cpu(), values=values.cpu())
@@ -119,7 +119,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def record(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:
-    """All lines that are there, with their origin, for benchmarks/results."""
+    """All finished lines with their origin, for benchmarks/results."""
     files = (options.out / f"{name}.json" for name in names)
     lines = [json.loads(file.read_text()) for file in files if file.exists()]
     scenes = read_folder(options.data, options.size, options.n)

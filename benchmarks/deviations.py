@@ -1,4 +1,4 @@
-"""What each point costs where the paper and the authors' code differ: docs/deviations.md quotes these records.
+"""The effect of each point in which the paper and the authors' code differ; docs/deviations.md quotes these records.
 
     python benchmarks/deviations.py --model preact_resnet18 --weights NAME.safetensors --data npz:cifar10.npz \
         --official path/to/sPGD --out benchmarks/results/deviations-NAME.json
@@ -6,7 +6,7 @@
 Model and data are named as for `spgd evaluate`.
 
 Every variant changes one thing of `SparsePGD`; the authors' code, if a checkout is given, runs in the same
-process on the same images. The figure is the number of images still classified correctly (fewer: stronger).
+process on the same images. The numbers count images that are still classified correctly (fewer: stronger).
 """
 
 import argparse
@@ -38,11 +38,11 @@ class Variant(sp.SparsePGD):
     """SparsePGD with one rule of table 1.3 changed (the letters are those of docs/deviations.md)."""
 
     rank: str = "sigmoid"  # h: what TopK ranks, "sigmoid" or "raw"
-    detect: str = "mask"  # h: a mask has changed if it did, or if the ranking of the "raw" w did
-    ties: str = "first"  # h: whose turn among equals, "first" in order or "random" (drawn anew each step)
-    counter: str = "cumulative"  # f: goes back to 0 by a redraw alone; "consecutive": by every change of the mask
-    after: str = "stale"  # g: the new mask moves by the gradient of the old one at once, by its own ("fresh"), or
-    # after one step without any ("idle")
+    detect: str = "mask"  # h: what must change to count as a change: the "mask", or the ranking of the "raw" w
+    ties: str = "first"  # h: which of equal entries is chosen: the "first", or a "random" one at each step
+    counter: str = "cumulative"  # f: only a redraw resets it to 0; "consecutive": every change of the mask does
+    after: str = "stale"  # g: a new mask moves at once by the gradient of the old one; "fresh": by its own gradient;
+    # "idle": after one step without a gradient
 
     def top(self, threat: Any, w: Tensor, index: Tensor, step: Tensor, noise: Any) -> Tensor:
         s = w.sigmoid()
@@ -106,7 +106,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def official_attack(folder: Path) -> Any:
-    """The class SparsePGD of the authors' checkout; it imports skimage without using it."""
+    """The class SparsePGD of the authors' checkout, which imports skimage without using it."""
     for name in ("skimage", "skimage.util"):
         try:
             importlib.import_module(name)

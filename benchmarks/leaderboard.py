@@ -1,7 +1,7 @@
 """Make the shipped records of leaderboard/: python benchmarks/leaderboard.py [RUNS]
 
-Attacks on the shipped models, each in a folder of its own under RUNS (runs/leaderboard if left out), where a second
-call goes on. The first is saa+, which breaks the most; the others show what they leave alone.
+Attacks on the shipped models, each in a folder of its own under RUNS (default: runs/leaderboard); the same command
+resumes. The first attack is saa+, the strongest; the others show the robust accuracy under each attack alone.
 """
 
 import sys
@@ -21,7 +21,7 @@ BUDGETS = (("pixel", 20, 200), ("row", 1, 100), ("patch:5", 1, 100))  # pattern,
 
 
 def attacks(budget: Budget) -> list:
-    pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}  # of short runs
+    pace = {"alpha": 0.1, "beta": 0.1, "tolerance": 8} if budget.pattern.structured else {}  # for short runs
     found = [SparseAutoAttack(budget, 1000, 1000, version="standard")]
     found += [SparsePGD(budget, 100, gradient, **pace) for gradient in ("unprojected", "projected")]
     found += [SparseRS(budget, 500)]

@@ -60,7 +60,7 @@ def lowest(records: Records, name: str, *attacks: str, pattern: str | None = Non
 
 
 def after(records: Records, name: str, attack: str, passes: int) -> list[float]:
-    """Robust accuracy after so many passes, one value for each seed, in a record of anneal.py."""
+    """Robust accuracy after `passes` passes, one value for each seed, in a record of anneal.py."""
     runs = [run for run in records[name]["runs"] if run["attack"] == attack]
     return [100 * min(left for at, left in run["passes"] if at <= passes) / run["images"] for run in runs]
 
@@ -73,7 +73,7 @@ def variant(records: Records, name: str, variant: str) -> float:
 
 
 def ablation(records: Records, variant: str) -> float:
-    """Robust accuracy of a variant of training, whose name begins so, under 300 steps of SparseAnneal."""
+    """Robust accuracy, under 300 steps of SparseAnneal, of the variant of training whose name begins with `variant`."""
     found = [run for run in records["training-ablation"]["runs"] if run["variant"].startswith(variant)]
     return float(100 * found[0]["robust"]["300"])
 
@@ -134,7 +134,7 @@ def detected(lines: list[Record]) -> list[list[Any]]:
 
 
 def paced(records: Records) -> list[list[str]]:
-    """Images left at each of the lengths, by pace, from the records of pace.py."""
+    """The images still classified correctly at each length, by pace, from the records of pace.py."""
     found: dict[tuple[str, ...], dict[str, dict[str, int]]] = {}
     for name, record in records.of("pace").items():
         for row in record["rows"]:
@@ -192,7 +192,7 @@ class Pairs(dict[str, tuple[float, float]]):
 
 @dataclass(frozen=True)
 class Row:
-    """Of the list at the end of docs/results.md: models under sAA in the paper, and the lowest of ours."""
+    """A row of the list at the end of docs/results.md: the paper's models under sAA, and the lowest numbers of ours."""
 
     link: str
     theirs: str

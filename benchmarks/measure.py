@@ -1,15 +1,15 @@
-"""Attack models of the zoo and write what is left to their cards, to the leaderboard and to a record:
+"""Attack models of the zoo and write their robust accuracy to their cards, to the leaderboard and to a record:
 
     python benchmarks/measure.py small-anneal prn18-anneal --data npz:cifar10.npz --versions saa+ --seeds 3 \\
         --steps 6000 --queries 10000 --jobs 4
 
 Each model is attacked by saa+ and saa (--versions) with each seed from 0 on, on the first n test images, under the
-budgets that it was trained for or those of --budgets ("20 pixel" "1 row" "1 patch:5"). leaderboard/ keeps which images
-each run leaves, so the card gets one figure for each run and one for all of them together: an image is robust if it is
-robust in every run. Models with the same weights share their figures.
+budgets that it was trained for or those of --budgets ("20 pixel" "1 row" "1 patch:5"). leaderboard/ stores which images
+are robust in each run, so the card gets one figure for each run and one for all runs together: an image is then robust
+if it is robust in every run. Models with the same weights share their figures.
 
-Every figure is written as soon as its run is finished. Runs that the leaderboard has are left out; after --seconds what
-is under way is stopped, and the same command resumes it.
+Every figure is written as soon as its run is finished. Runs that are on the leaderboard are not repeated. After
+--seconds unfinished runs are stopped, and the same command resumes them.
 """
 
 import argparse
@@ -43,7 +43,7 @@ VERSIONS: dict[str, Any] = {"saa+": "standard", "saa": "paper"}
 
 
 def budgets(name: str, chosen: list[str]) -> dict[str, Budget]:
-    """By their words; those of the card unless others are chosen."""
+    """The budgets by their descriptions; by default those of the card."""
     given = [identity.plain(options.budget(words)) for words in chosen] or zoo.card(name).budgets
     return {describe_budget(one): identity.budget_of({"budget": one}, None) for one in given}
 
@@ -56,7 +56,7 @@ def attack(one: Key, args: argparse.Namespace) -> SparseAutoAttack:
 
 
 def attacked(one: Key, args: argparse.Namespace) -> Finished:
-    """In a process of its own."""
+    """One run, in a process of its own."""
     name, *words = one
     what = [name, *words, str(args.n), str(args.steps), str(args.queries)]
     folder = args.out / hyphened("-".join(what).replace("+", "-plus"))
@@ -66,7 +66,7 @@ def attacked(one: Key, args: argparse.Namespace) -> Finished:
 
 
 def done(one: Key, args: argparse.Namespace) -> bool:
-    """Whether the leaderboard has such a run."""
+    """Whether this run is on the leaderboard."""
     name, words, version, seed = one
     wanted = (version, int(seed), args.steps, args.queries)
     entered = board.contenders(args.leaderboard) if args.leaderboard.is_dir() else []
@@ -79,14 +79,14 @@ def done(one: Key, args: argparse.Namespace) -> bool:
 
 
 def noted(args: argparse.Namespace, one: Key, finished: Finished) -> None:
-    """A finished run in the leaderboard, and in the card and the record of all models with its weights."""
+    """Enter a finished run in the leaderboard, and in the card and the record of all models with its weights."""
     entered, record = board.add(args.leaderboard, finished.folder), finished.record
     figures = [figure(attack(one, args), record.robust_accuracy, args.n, int(one[-1])), *all_runs(entered)]
     weights = zoo.card(one[0]).sha256
     for name in (name for name in zoo.names() if zoo.card(name).sha256 == weights):
         known = {old.key for old in zoo.card(name).robust}
         folder = Path(str(zoo.where(name).folder))
-        new = [one for one in figures if one.key not in known]  # a run that is repeated changes no figure
+        new = [one for one in figures if one.key not in known]  # a repeated run changes no figure
         card = add_robust(folder, name, new, f"robust: the first {args.n} test images")
         recorded(name, card, new, record, args)
     said = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures)
@@ -94,7 +94,7 @@ def noted(args: argparse.Namespace, one: Key, finished: Finished) -> None:
 
 
 def recorded(name: str, card: zoo.Card, new: list[zoo.Figure], run: Any, args: argparse.Namespace) -> None:
-    """The record of a subject has all figures of its card, that of another model those that were measured here."""
+    """Write the record of a model: for a subject all figures of its card, for others those that were measured here."""
     subject = name.startswith("subject-")
     file = args.records / (f"{name}.json" if subject else f"measured-{name}.json")
     record = json.loads(file.read_text()) if subject or file.is_file() else started(name, run, args)
@@ -148,7 +148,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     begun, args = time.monotonic(), arguments()
-    commit()  # of the code that runs, not of what is there at the end
+    commit()  # cached now, so that it is the commit of the code that runs
     keys = [
         (name, words, version, str(seed))
         for seed in range(args.seeds)

@@ -1,15 +1,15 @@
-"""Minimum-norm l0 attacks at equal passes: how few pixels, or features, each needs.
+"""Minimum-norm l0 attacks at equal passes: how few pixels or features each attack needs.
 
     python benchmarks/minimum_norm.py run zoo:small-plain small_preact_resnet=small-linf.safetensors --data images.npz \
         -n 100 --passes 300 --out benchmarks/results/minimum-norm-small-300.json
     python benchmarks/minimum_norm.py run preact_resnet18=A-0.safetensors,A-1.safetensors --processes 6 --seconds 500
     python benchmarks/minimum_norm.py run zoo:small-plain --attacks sparse-anneal --again --out ...  # at a newer commit
 
-The attacks are those of minimum_norm_attacks.py; what the model is asked is counted around it, outside of them. Every
-image they return is put into [0, 1] and judged by the verifier of this package. The record is written after each run;
-the same command resumes it: only what is missing, or failed, is run. With --again, what the record has of these attacks
-from another commit is replaced; every run names the commit it is of. An attack that fails is noted. adv-lib and foolbox
-are taken from wherever Python finds them.
+The attacks are those of minimum_norm_attacks.py; their passes are counted by a wrapper around the model. Every image
+that they return is clamped to [0, 1] and checked by the verifier of this package. The record is written after each run;
+the same command resumes it, with only the runs that are missing or failed. With --again, runs of these attacks from
+another commit are replaced; every run states its commit. The error of an attack that fails is recorded. adv-lib and
+foolbox must be importable.
 """
 
 import argparse
@@ -43,8 +43,8 @@ from sparsepgd.runs.identity import model_digest
 from sparsepgd.zoo.registry import ARCHITECTURES
 
 PACKAGES = ("adv-lib", "foolbox", "eagerpy", "numba", "numpy")
-ALIKE = ("hardware", "torch", "sha256", "images", "passes", "seed", "batch size")  # of a record that is resumed
-Job = tuple[str, str, str]  # the model as the command names it, the attack, what it counts
+ALIKE = ("hardware", "torch", "sha256", "images", "passes", "seed", "batch size")  # to resume a record
+Job = tuple[str, str, str]  # the model as in the command, the attack, what it counts
 MEANT = {
     "pass": "one forward and one backward of an image; a forward alone is half a pass. `passes` of an attack: (images "
     "forward + images backward) / 2 / images, counted around the model, checks of the attack's own included. "
@@ -82,7 +82,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Counting(nn.Module):
-    """The model, with the images counted that pass through it, forward and backward."""
+    """A wrapper that counts the images in forward and backward passes of the model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Counting(nn.Module):
 
 
 def measured(attack: Attack, counts: str, model: nn.Module, x: Tensor, y: Tensor, args: argparse.Namespace) -> Record:
-    """One attack on one model; an error is part of the record."""
+    """Measure one attack on one model; an error is recorded."""
     try:
         counting, x_adv, seconds = attacked(attack, counts, model, x, y, args)
         found = judged(model, x, y, x_adv, args.batch_size)
@@ -135,7 +135,7 @@ def attacked(
 
 
 def judged(model: nn.Module, x: Tensor, y: Tensor, x_adv: Tensor, batch_size: int) -> Record:
-    """The sizes of what fools the model, in pixels and in features, and how far the images were out of range."""
+    """The sizes of successful perturbations, in pixels and in features, and how far images were out of range."""
     if x_adv.shape != x.shape:
         raise ValueError(f"{tuple(x_adv.shape)} for images {tuple(x.shape)}")
     x_adv = x_adv.to(x)
@@ -166,14 +166,14 @@ def images(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
         return zoo.bundled_images(args.n)
     with np.load(args.data) as file:
         x, y = (file[f"{name}_test" if f"{name}_test" in file else name][: args.n] for name in "xy")
-    # contiguous: adv-lib projects in place through views, which otherwise are copies
+    # contiguous, because adv-lib projects in place through views, which would otherwise be copies
     pixels = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous()
     return pixels.float() / 255, torch.from_numpy(y).long().flatten()
 
 
 def load(given: str) -> tuple[Record, nn.Module]:
-    """By name from the zoo, or from pieces of its weights, NAME-0.safetensors or NAME-a.safetensors and so on. What is
-    known of it: its name, and by which command it was trained, if a card NAME.json is beside the weights."""
+    """A model from the zoo by name, or from parts of its weights, such as NAME-0.safetensors or NAME-a.safetensors; and
+    what is known about it: its name, its digest and, if a card NAME.json is beside the weights, how it was trained."""
     arch, equals, files = given.partition("=")
     if not equals:
         name = given.removeprefix("zoo:")
@@ -190,7 +190,7 @@ def load(given: str) -> tuple[Record, nn.Module]:
 
 
 def described(given: str, x: Tensor, y: Tensor, args: argparse.Namespace) -> Record:
-    """What the record says of a model, before the first attack."""
+    """The entry of a model in the record, before the first attack."""
     about, model = load(given)
     return {**about, "right": int(right(model.to(args.device), x, y, args.batch_size).sum()), "runs": []}
 
@@ -200,7 +200,7 @@ def right(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
 
 
 def work(job: Job, args: argparse.Namespace) -> Record:
-    """In a process of its own."""
+    """One job, in a process of its own."""
     given, attack, counts = job
     device, model = torch.device(args.device), load(given)[1].to(args.device).requires_grad_(False)
     x, y = (one.to(device) for one in images(args))
@@ -210,7 +210,7 @@ def work(job: Job, args: argparse.Namespace) -> Record:
 
 
 def begun(args: argparse.Namespace, x: Tensor, y: Tensor) -> Record:
-    """A new record, or the one that is to be resumed."""
+    """A new record, or the one to resume."""
     record: Record = {
         **head(args, x, y),
         "seed": args.seed,
@@ -245,17 +245,17 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
-    """Attack by attack, so that what is finished early compares the same attacks on all models."""
+    """Attack by attack, so that an unfinished record compares the same attacks on all models."""
     for name in args.attacks:
         for counts in ATTACKS[name].counts:
             yield from ((given, name, counts) for given in args.models)
 
 
 def measure_all(args: argparse.Namespace) -> None:
-    """Writes the record after each run."""
+    """Run all jobs and write the record after each."""
     start = time.monotonic()
     x, y = (one.to(args.device) for one in images(args))
-    args.commit = args.commit or commit()  # of all runs, whatever is committed meanwhile
+    args.commit = args.commit or commit()  # the same for all runs, even if there are commits meanwhile
     record = begun(args, x, y)
     places = {given: placed(record["models"], described(given, x, y, args)) for given in args.models}
     missing = [job for job in jobs(args) if not any(done(job, run, args) for run in places[job[0]]["runs"])]
@@ -275,7 +275,7 @@ def measure_all(args: argparse.Namespace) -> None:
 
 
 def placed(models: list[Record], model: Record) -> Record:
-    """The place of a model in the record: where it is already, or behind the others."""
+    """The entry of a model in the record; a new one is appended."""
     if known := [one for one in models if one["sha256"] == model["sha256"]]:
         return known[0]
     models.append(model)
@@ -288,7 +288,7 @@ def done(job: Job, run: Record, args: argparse.Namespace) -> bool:
 
 
 def ordered(runs: Sequence[Record]) -> list[Record]:
-    """As the attacks are listed; of two runs of one, the later."""
+    """The runs in the order of ATTACKS; a later run replaces an earlier one of the same attack."""
     last = {(run["attack"], run["counts"]): run for run in runs}
     order = list(ATTACKS)
     return sorted(last.values(), key=lambda run: (order.index(run["attack"]), list(PATTERNS).index(run["counts"])))
@@ -305,7 +305,7 @@ def line(model: str, run: Record) -> str:
 
 
 def write(file: Path, record: Record) -> None:
-    """Lists of numbers on one line."""
+    """Write the record, with each list of numbers on one line."""
     text = json.dumps(record, indent=1)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(re.sub(r'\[[^][{}"]*\]', lambda found: " ".join(found[0].split()), text) + "\n")

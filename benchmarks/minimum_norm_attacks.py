@@ -1,7 +1,7 @@
 """The attacks that minimum_norm.py compares: ours, and those of adv-lib and foolbox that count l0.
 
-All get the same passes. A pass is one forward and one backward of an image; a forward alone is half a pass. What the
-rivals have besides steps is left as their packages set it, but for what is said here.
+All get the same passes. Here a pass is one forward and one backward pass of an image; a forward pass alone is half a
+pass. Apart from steps, the attacks of other packages have their default settings, with the exceptions below.
 """
 
 import importlib
@@ -20,18 +20,18 @@ from sparsepgd.problem.engine import Engine
 PIXELS, FEATURES = "pixels", "features"
 PATTERNS: dict[str, sp.Pattern] = {PIXELS: sp.Pixels(), FEATURES: sp.Features()}
 
-CHECKS = 2  # passes that our attacks spend on the clean images and on the verification of the result,
-CONFIRMED = 14  # and, SparseAnneal, on successes, each of which is confirmed by one more forward: up to 28 of them
-VFGA_SAMPLES = 10  # of each sign, as adv-lib has it
-BB_SEARCH = 10  # forwards towards the boundary, as foolbox has it
-BB_CHECKS = 2  # forwards: of the starting points, and of the images that are returned
-BB_SMALL = 1e-4  # changes up to this are none to foolbox's L0 Brendel-Bethge attack
-BB_REGION = 1e-3  # trust region, in units of the number of features: foolbox's, for one image
+CHECKS = 2  # passes of our attacks for the clean images and for verifying the result
+CONFIRMED = 14  # passes of SparseAnneal to confirm successes: half a pass each, up to 28 of them
+VFGA_SAMPLES = 10  # of each sign, the default of adv-lib
+BB_SEARCH = 10  # forward passes of the search for the boundary, the default of foolbox
+BB_CHECKS = 2  # forward passes: of the starting points, and of the images that are returned
+BB_SMALL = 1e-4  # foolbox's L0 Brendel-Bethge attack ignores changes up to this size
+BB_REGION = 1e-3  # trust region, in units of the number of features: that of foolbox for one image
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """To fool the model on images that it gets right, with as few changes as possible."""
+    """Fool the model on correctly classified images with as few changes as possible."""
 
     model: nn.Module
     x: Tensor  # (B, C, H, W)
@@ -43,18 +43,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Attack:
-    run: Callable[[Task], Tensor]  # x_adv (B, C, H, W); where nothing was found, whatever the model gets right
+    run: Callable[[Task], Tensor]  # x_adv (B, C, H, W); for a failure, any image that is classified correctly
     about: str  # for the record
     counts: tuple[str, ...] = (PIXELS, FEATURES)
 
 
 def groups(x: Tensor, pattern: sp.Pattern) -> int:
-    """Of an image (B, C, H, W): its pixels, or its features."""
+    """The number of pixels, or of features, of each image in (B, C, H, W)."""
     return math.prod(x.shape[1 if pattern.per_channel else 2 :])
 
 
 def ours(make: Callable[..., Any], task: Task, checks: int) -> Tensor:
-    """Without compiled code or CUDA graphs: inside those, no wrapper of the model could count."""
+    """Run one of our attacks without compiled code or CUDA graphs, in which a wrapper could not count passes."""
     budget = sp.Budget(groups(task.x, task.pattern), task.pattern)
     attack = make(budget, steps=task.passes - checks, early_stop=False)
     engine = Engine("fp32", compile=False, graphs=False)
@@ -69,7 +69,7 @@ def adv_lib(name: str, task: Task, **settings: Any) -> Tensor:
 
 
 def vfga(task: Task) -> Tensor:
-    """An iteration changes one feature and costs one gradient and 2 * n_samples forwards."""
+    """Each iteration changes one feature and takes one gradient and 2 * n_samples forward passes."""
     iterations = 2 * task.passes // (2 + 2 * VFGA_SAMPLES)
     return adv_lib("vfga", task, max_iter=iterations, n_samples=VFGA_SAMPLES)
 
@@ -79,18 +79,18 @@ def foolbox_fmn(task: Task) -> Tensor:
 
     class L0FMN(foolbox.attacks.L0FMNAttack):
         def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
-            """Theirs looks for the entry after the last where epsilon is all features: an error, fatal on a GPU."""
+            """If epsilon is the number of features, foolbox indexes past the last entry, which is fatal on a GPU."""
             return super().project(x, x0, epsilon.minimum(task.x[0].numel() - 1))
 
     return foolbox_run(L0FMN(steps=task.passes), task)
 
 
 def brendel_bethge(task: Task) -> Tensor:
-    """Begins at another image of the batch, which the model gives another class: what AttackBench does.
+    """Starts from another image of the batch with another label, as in AttackBench.
 
-    Foolbox multiplies the trust region by the number of images in the batch; that is undone here. (With a larger one
-    it is better at 100 passes, on small-plain, and worse at 300.) It takes changes up to BB_SMALL for none: they are
-    put back where the image is still adversarial then.
+    Foolbox multiplies the trust region by the number of images in the batch; that is undone here. (With a larger
+    region it is better at 100 passes on small-plain, and worse at 300.) It ignores changes up to BB_SMALL; they are
+    undone if the image is still adversarial without them.
     """
     steps = task.passes - (BB_SEARCH + BB_CHECKS) // 2
     attack = importlib.import_module("foolbox").attacks.L0BrendelBethgeAttack(
@@ -104,7 +104,7 @@ def brendel_bethge(task: Task) -> Tensor:
 
 
 def others(y: Tensor) -> Tensor:
-    """(B,), for each image the next one in the batch, in a circle, with another label."""
+    """(B,), for each image the index of the next one in the batch, cyclically, that has another label."""
     place = torch.arange(len(y), device=y.device)
     distance = (place - place[:, None]) % len(y)
     distance = distance.masked_fill(y == y[:, None], len(y))
@@ -114,7 +114,7 @@ def others(y: Tensor) -> Tensor:
 
 
 def foolbox_run(attack: Any, task: Task, **settings: Any) -> Tensor:
-    """Not by calling it: that would ask the model once more."""
+    """Use `run`, because calling the attack would evaluate the model once more."""
     foolbox = importlib.import_module("foolbox")
     model = foolbox.PyTorchModel(task.model, bounds=(0, 1), device=task.x.device)
     x_adv: Tensor = attack.run(model, task.x, foolbox.criteria.Misclassification(task.y), **settings)

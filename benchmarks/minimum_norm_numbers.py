@@ -1,4 +1,4 @@
-"""What follows from the sizes that minimum_norm.py measured: medians, curves, AttackBench's optimality."""
+"""Numbers from the sizes that minimum_norm.py measured: medians, curves, AttackBench's optimality."""
 
 import math
 import statistics
@@ -8,13 +8,13 @@ from typing import Any
 from minimum_norm_attacks import ATTACKS, PATTERNS
 
 Record = dict[str, Any]
-Sizes = Sequence[int | None]  # one an image; None: not fooled
+Sizes = Sequence[int | None]  # one per image; None: not fooled
 WITHIN = (1, 2, 3, 5, 10, 20, 50, 100, 200)
-CUT = WITHIN[-1]  # what a failure, or anything larger, counts for in a mean
+CUT = WITHIN[-1]  # failures and larger sizes count as this in a mean
 
 
 def numbers(sizes: Sizes, best: Sizes) -> Record:
-    """Of one attack in one way of counting; `best` are the smallest sizes that are known of its images."""
+    """The numbers of one attack for one way of counting; `best`: the smallest known sizes of its images."""
     found = [math.inf if size is None else size for size in sizes]
     median = statistics.median(found)
     return {
@@ -27,10 +27,10 @@ def numbers(sizes: Sizes, best: Sizes) -> Record:
 
 
 def optimality(sizes: Sizes, best: Sizes) -> float | None:
-    """Local optimality: (eps - A(attack)) / (eps - A(best)), A the area from 0 to eps under the share of images not
-    fooled within k. eps is the largest size in `best`; images that nothing fools count for eps in both. A is then the
-    mean of sizes cut at eps. Images that the model gets wrong, which AttackBench has as size 0, would change nothing:
-    they scale numerator and denominator alike."""
+    """Local optimality: (eps - A(attack)) / (eps - A(best)), where A is the area from 0 to eps under the share of
+    images not fooled within k. eps is the largest size in `best`; images that no attack fools count as eps in both. A
+    is then the mean of sizes cut at eps. Misclassified images, which have size 0 in AttackBench, would change nothing,
+    because they scale numerator and denominator alike."""
     known = [size for size in best if size is not None]
     if not known:
         return None
@@ -44,19 +44,19 @@ def optimality(sizes: Sizes, best: Sizes) -> float | None:
 
 
 def smallest(several: Sequence[Sizes]) -> list[int | None]:
-    """Image by image; lists may be of different length."""
+    """The smallest size of each image; the lists may have different lengths."""
     longest = max(map(len, several), default=0)
     known = [[sizes[i] for sizes in several if i < len(sizes)] for i in range(longest)]
     return [min((size for size in sizes if size is not None), default=None) for sizes in known]
 
 
 def rows(model: Record, counts: str) -> list[Record]:
-    """The runs that one table shows: those that counted so, and those of attacks that cannot."""
+    """The runs that one table shows: those that count this way, and those of attacks that cannot."""
     return [run for run in model["runs"] if run["counts"] == counts or counts not in ATTACKS[run["attack"]].counts]
 
 
 def finish(record: Record) -> Record:
-    """With the numbers that follow from the sizes."""
+    """Add the numbers that follow from the sizes."""
     for model in record["models"]:
         for run in model["runs"]:
             run["numbers"] = {}
@@ -71,7 +71,7 @@ def finish(record: Record) -> Record:
 
 
 def overall(record: Record, counts: str) -> dict[str, float | None]:
-    """Global optimality: the mean over the models, if an attack has a number on each."""
+    """Global optimality: the mean over the models; None unless an attack has a number on each."""
     found: dict[str, list[float | None]] = {}
     for model in record["models"]:
         for run in rows(model, counts):

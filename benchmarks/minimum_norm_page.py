@@ -1,4 +1,4 @@
-"""What minimum_norm.py measured, for readers: the rows of docs/minimum-k.md, and a figure of each record."""
+"""The measurements of minimum_norm.py: the rows of docs/minimum-k.md, and a figure of each record."""
 
 import math
 from typing import Any
@@ -10,11 +10,11 @@ from records import Records
 from sparsepgd.report.style import colour, dash, figure_style, new_figure, svg
 
 OURS = "sparse-anneal"
-BETTER = {"median": -1, "mean": -1, "optimality": 1}  # the sign of what is better
+BETTER = {"median": -1, "mean": -1, "optimality": 1}  # 1 if larger is better, -1 if smaller is
 
 
 def ranking(record: Record, counts: str) -> list[list[Any]]:
-    """Mean passes, median and mean on each model, and optimality of each attack, the best first."""
+    """For each attack, the best first: mean passes, median and mean on each model, and optimality."""
     models, means, shown = record["models"], record["global optimality"][counts], []
     for name in sorted(means, key=lambda name: -math.inf if means[name] is None else means[name], reverse=True):
         runs = {model["sha256"]: run for model in models for run in rows(model, counts) if run["attack"] == name}
@@ -35,7 +35,7 @@ def _both(run: Record, counts: str) -> str | None:
 
 
 def rivals(record: Record, counts: str) -> list[str] | None:
-    """Where SparseAnneal is not the best, by measure; None if it was not run."""
+    """The cases in which SparseAnneal is not the best, by measure; None if it was not run."""
     runs = [run for model in record["models"] for run in model["runs"] if "error" not in run]
     if OURS not in {run["attack"] for run in runs}:
         return None
@@ -59,7 +59,7 @@ def _rival(model: Record, counts: str, measure: str) -> str:
 
 
 def other_commits(record: Record) -> list[str]:
-    """Of attacks that were run at another commit than that of the record."""
+    """The attacks that were run at another commit than that of the record, with that commit."""
     runs = [run for model in record["models"] for run in model["runs"] if run["commit"] != record["commit"]]
     return list(dict.fromkeys(f"{run['attack']}: {run['commit']}" for run in runs))
 

@@ -1,4 +1,4 @@
-"""The rows of the tables of models in docs/results.md: the paper's models, and ours of full size and small ones."""
+"""The rows of the tables of models in docs/results.md: the paper's models, our full-size models and our small ones."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ROLES = SUBJECTS | {  # the paper's model whose place a recipe takes, by the rec
     "strades-sn": "sTRADES+S&N",
     "anneal-searched": "SparseAnneal+RS",
 }
-LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # what the authors' later work calls a budget
+LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # budgets in the authors' later work
 ORDER = [*UNSTRUCTURED, *STRUCTURED]
 NAMES = {"cifar10-anneal-searched": "prn18-anneal", "cifar10-anneal": "an earlier prn18-anneal"}  # in the documents
 NOT_RUN = " \\*"  # SparseAnneal has not been run on it
@@ -26,8 +26,8 @@ USUAL = 1000  # images
 
 
 def models(records: Records) -> list[list[Any]]:
-    """Every model that was trained by a recipe, one budget and defence a row: the paper's clean accuracy and that under
-    sAA; clean, under sAA and lowest of ours of full size, and the same of the small one."""
+    """Every model trained by a recipe, one row per budget and defence: the paper's clean accuracy and robust accuracy
+    under sAA; clean, under sAA and lowest for our full-size model; and the same for our small model."""
     ours: dict[tuple[str, str], dict[str, list[str]]] = {}
     for kind in ("train", "subject"):
         for name, record in records.of(kind).items():
@@ -47,7 +47,7 @@ def models(records: Records) -> list[list[Any]]:
 
 
 def fewer_pixels(records: Records) -> tuple[list[list[Any]], str]:
-    """What Tables I and VIII add: k = 10 and 15, where the paper has such a model; and how long our runs were."""
+    """The rows that Tables I and VIII add, k = 10 and 15, where the paper has such a model; and our runs' lengths."""
     one, rows, lengths = records.by_recipe["unstructured"][0], [], set()
     for role, model in one.places.items():
         cells: list[float | None] = []
@@ -69,13 +69,13 @@ def _role(recipe: str) -> str:
 
 
 def later(budget: str, role: str) -> float | None:
-    """Under sAA in the authors' later work."""
+    """Robust accuracy under sAA in the authors' later work."""
     value: float | None = facts()["follow_up"]["sAA"].get(LATER.get(budget), {}).get(role)
     return value
 
 
 def not_attacked(records: Records) -> list[str]:
-    """The models of full size that SparseAnneal, or an ensemble with it, has not attacked yet."""
+    """The full-size models that neither SparseAnneal nor an ensemble with it has attacked yet."""
     recipes = [name.removeprefix("train-") for name in records.of("train")]
     return [
         NAMES.get(one, one.replace("cifar10", "prn18"))
@@ -126,13 +126,13 @@ def _figure(one: Measured, words: list[str]) -> str:
 
 
 def _few(one: Measured) -> list[str]:
-    """The number of images, if they are fewer than usual."""
+    """The number of images, unless it is the usual one."""
     return [] if one.images == USUAL else [f"{one.images:,} images"]
 
 
 def _lowest(records: Records, low: Measured | None) -> str:
-    """With the attack unless it is saa+, the number of images if they are few, and a mark if SparseAnneal has not been
-    run."""
+    """The lowest robust accuracy, with the attack unless it is saa+, the number of images unless it is the usual one,
+    and a mark if SparseAnneal has not been run."""
     if low is None:
         return "-"
     run = any(_low(records, low.recipe, attack) for attack in ("anneal", "saa+"))

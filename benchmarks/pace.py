@@ -3,10 +3,9 @@
     python benchmarks/pace.py --model small-plain -n 100 --lengths 30 100 300 --out benchmarks/results/pace-NAME.json
     python benchmarks/pace.py --model small-plain --data test1000.npz --data-name cifar10-test-1000 -n 1000 ...
 
-The figure is the number of images that are still classified correctly (fewer: stronger), by default of those in the
-package; docs/deviations.md has the table of the records. A fixed pace does not depend on the
-steps, so that its run of 100 steps is the beginning of its run of 300: one run, the longest, gives its figures for
-every length. The default has one run for each.
+The numbers count images that are still classified correctly (fewer: stronger), by default of the bundled images;
+docs/deviations.md has the table of the records. A fixed pace does not depend on the steps, so a run of 100 steps is the
+beginning of a run of 300, and the longest run gives the numbers for every length. The default has one run for each.
 """
 
 import argparse
@@ -31,7 +30,7 @@ PACES = ((0.0125, 50), (0.05, 16), (0.1, 8), (0.1, 16), (0.2, 4))  # alpha = bet
 
 
 def left(result: sp.Result, lengths: list[int]) -> dict[str, int]:
-    """Images that are right after so many steps, of one run as long as the longest."""
+    """The images that are still classified correctly after each length, from a run of the longest."""
     right, when = result.clean_correct, result.steps
     return {str(steps): int((right & ~(result.fooled & (when <= steps))).sum()) for steps in lengths}
 

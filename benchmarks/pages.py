@@ -1,12 +1,12 @@
-"""Write what the pages say of the records: python benchmarks/pages.py [--check]
+"""Write the parts of the pages that come from records: python benchmarks/pages.py [--check]
 
-README.md and the pages of docs/ have comments that name a template. What follows such a comment, up to a comment that
-begins with "end" or to the end of the page, is the text of the template, with numbers from the records. Figures that
-are drawn from records are written, too. --check writes nothing and fails if a page is not what the records say.
+README.md and the pages of docs/ have comments that name a template. The text after such a comment, up to a comment that
+begins with "end" or to the end of the page, is made from the template with numbers from the records. Figures that are
+drawn from records are written too. --check writes nothing and fails if a page does not match the records.
 
 A template can call every public function of the modules in HELPERS; those whose first parameter is `records` get the
 records. An integer is shown as 1,000, another number with one decimal, None as a dash. A line that begins with spaces
-continues the line above it. `{% do holds(...) %}` fails if the records no longer bear out what the text says.
+continues the line above it. `{% do holds(...) %}` fails if the records no longer support a statement of the text.
 """
 
 import re
@@ -42,7 +42,7 @@ WRITTEN = re.compile(
 
 
 def render(template: str, records: Records) -> str:
-    """A template of benchmarks/templates."""
+    """Render a template of benchmarks/templates."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -86,7 +86,7 @@ def table(header: str, rows: Iterable[Iterable[Any]]) -> str:
 
 
 def pivot(rows: Iterable[Record], row: str, column: str, value: str) -> str:
-    """A table with a line for each value of `row` and a column for each of `column`; of lists their means."""
+    """A table with a line for each value of `row` and a column for each of `column`; lists are shown as their means."""
     cells = {(one[row], one[column]): one[value] for one in rows}
     means = {place: statistics.fmean(each) if isinstance(each, list) else each for place, each in cells.items()}
     names, columns = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
@@ -98,12 +98,12 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def written(page: str, records: Records) -> str:
-    """A page with its parts anew."""
+    """A page with its parts rendered again."""
     return WRITTEN.sub(lambda part: part[1] + render(part[2], records), page)
 
 
 def figures(records: Records) -> dict[str, bytes]:
-    """What the pages show of the records, by the name of the file."""
+    """The figures drawn from records, by file name."""
     return paper.drawn(records) | minimum_norm_page.curves(records)
 
 

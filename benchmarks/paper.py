@@ -1,4 +1,4 @@
-"""What recipes of `spgd reproduce` made, as docs/tables.md shows it: tables, reasons, figures."""
+"""The results of recipes of `spgd reproduce`, as docs/tables.md shows them: tables, reasons, figures."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.show import Grid
 from sparsepgd.reproduce.show import grids as grids_of
 
-RETIRED = "sPGD from near the clean image"  # a trial of six steps that warned of more than it knew; not made any more
-WORDING = {  # of reasons in older records, as they are written now
+RETIRED = "sPGD from near the clean image"  # an unreliable warning, no longer made
+WORDING = {  # reasons in older records -> their present wording
     "so that a share near 50 % is known to 10 points either way": "so a share near 50 % is accurate to +-10 points",
     "passes for an image, not the settings of the paper": "passes per image, not the paper's settings",
     "a dash: not finished in the time that there was": "a dash means that the run did not finish within the time limit",
@@ -35,7 +35,7 @@ DRAWN: dict[str, Callable[[Sequence[Number]], Any]] = {  # by recipe
 
 
 def told(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:
-    """``one, another: words``; what is said of several, once."""
+    """``one, another: words``: the same words appear once, after all names."""
     who: dict[str, list[str]] = {}
     for name, words in pairs:
         who.setdefault(words, []).append(name)
@@ -43,7 +43,8 @@ def told(pairs: Iterable[tuple[str, str]], between: str = ", ") -> list[str]:
 
 
 def in_short(records: Records) -> list[list[Any]]:
-    """Clean and under sAA, of every model and budget, and the strongest measurement in all records."""
+    """For every model and budget: our clean accuracy and the lowest robust accuracy of all records; the paper's clean
+    accuracy and robust accuracy under sAA."""
     rows: dict[tuple[str, str], list[Any]] = {}
     for one in (one for name in ("unstructured", "structured") for one in records.by_recipe.get(name, ())):
         for section, row in dict.fromkeys((number["section"], number["row"]) for number in one.numbers):
@@ -57,7 +58,7 @@ def in_short(records: Records) -> list[list[Any]]:
 
 
 def epochs(records: Records) -> dict[str, int]:
-    """Of all models in places of the paper's."""
+    """The epochs of all models that take the place of one of the paper's."""
     models = [(one, one.record.get("models", {})) for one in records.papers]
     return {name: cards[name]["epochs"] for one, cards in models for name in cards if name in one.places.values()}
 
@@ -68,7 +69,7 @@ def notices(records: Records) -> list[str]:
 
 
 def notes(one: Made) -> list[str]:
-    """About the numbers of all its tables."""
+    """Notes on the numbers of all tables of a recipe."""
     unit = one.values["unit"]
     measured = [number for number in one.numbers if number["here"] is not None]
     intervals = any(number.get("low") is not None for number in measured)
@@ -79,7 +80,7 @@ def notes(one: Made) -> list[str]:
 
 
 def grids(one: Made) -> list[Grid]:
-    """What is ours under the name of our model, not of the paper's in whose place it stands."""
+    """The tables, with our numbers under the name of our model instead of the paper's model whose place it takes."""
     outcome = Outcome.recorded(one.values)
     here = {number.section for number in outcome.numbers if number.here is not None}
     found = grids_of(replace(outcome, numbers=[number for number in outcome.numbers if number.section in here]))
@@ -96,7 +97,7 @@ def _placed(one: Made, section: str) -> str:
 
 
 def reasons(one: Made) -> list[str]:
-    """Why the numbers may differ. Those of models are left out where the rows name them."""
+    """Why the numbers may differ. Reasons about models are left out if the rows name the models."""
     named = one.places and one.places.keys() <= {number["row"] for number in one.numbers}
     found = [reason for reason in one.values["reasons"] if not (named and reason.startswith("model: "))]
     found += [one.values["note"]] if "note" in one.values else []
@@ -104,7 +105,7 @@ def reasons(one: Made) -> list[str]:
 
 
 def worded(text: str, words: dict[str, str]) -> str:
-    """With the words of today for those of older records."""
+    """Replace the wording of older records by the present one."""
     for older, now in words.items():
         text = text.replace(older, now)
     return text
@@ -120,7 +121,7 @@ def pictures(one: Made) -> list[str]:
 
 
 def drawn(records: Records) -> dict[str, bytes]:
-    """What is drawn from the numbers, as SVG, by the name of its file."""
+    """The figures drawn from the numbers, as SVG, by file name."""
     found = {}
     for one in records.papers:
         for name in pictures(one) if one.recipe in DRAWN else ():

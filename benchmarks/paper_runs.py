@@ -8,14 +8,14 @@
         --steps 20 --queries 40 --passes 42 --rows l0_1600 patch4x4_100
     python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
 
-Without --model the models are those that `spgd reproduce` takes, the subjects. --name prn18 takes the PreActResNet-18
-models of PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of
-RECIPES: what matters most first. Subjects see large images, those of Figure 1 and of the pictures from the package, 100
-at most; for a network of large images see examples/efficientnet_lite.py.
+Without --model the models are the subjects, as for `spgd reproduce`. --name prn18 uses the PreActResNet-18 models of
+PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of RECIPES, the
+most important first. With subjects, the recipes for large images, Figure 1 and the pictures use bundled images, at most
+100; for a network for large images see examples/efficientnet_lite.py.
 
-The same command resumes. OUT/parts has a small file for each finished attack, without images: with that folder,
-another machine continues. After --seconds what is under way is stopped; tables then have gaps. One process (--jobs 1)
-measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime`.
+The same command resumes. OUT/parts has a small file for each finished attack, without images; with that folder,
+another machine can continue. After --seconds unfinished attacks are stopped, and tables have gaps. One process
+(--jobs 1) measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime`.
 """
 
 import argparse
@@ -54,7 +54,7 @@ SUBJECTS, RUNTIME, PICTURES = "subjects", "runtime", "pictures"
 RECIPES = (
     "unstructured", "structured", "histogram", *SCANS, "iterations", "sparsity", "ratio", "watermarks",
 )  # fmt: skip
-PRN18 = {  # the paper's model: ours; of several the first that is there
+PRN18 = {  # the paper's model: ours, the first that is available
     "Vanilla": ("prn18-plain",),
     "GD": ("prn18-linf",),
     "sAT": ("prn18-sat",),
@@ -66,15 +66,15 @@ PRN18 = {  # the paper's model: ours; of several the first that is there
     "SparseAnneal": ("prn18-anneal",),
     "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
 }
-ABLATED = "Fast-EG-l1"  # none of PRN18 is trained like it: a place in the ablations only
-SLOW = ("SF", "LOAP", "CS")  # columns that take longest on a GPU: first among equals
-MOST = 100  # of the images of the package
+ABLATED = "Fast-EG-l1"  # no model of PRN18 is trained like it, so it has a place in the ablations only
+SLOW = ("SF", "LOAP", "CS")  # the slowest columns on a GPU, which start first among equals
+MOST = 100  # bundled images
 WARM = 20  # steps
 
 
 @dataclass(frozen=True)
 class Order:
-    """What every process must know."""
+    """The settings that every process needs."""
 
     models: tuple[tuple[str, str], ...]  # the paper's model, the source of ours; (): those of the recipes
     data: str
@@ -90,11 +90,11 @@ class Order:
     rows: tuple[str, ...] = ()  # of tables; (): all
 
     def own_images(self, one: Recipe) -> bool:
-        """Whether a recipe takes the images of the package: enlarged, where no model of that size is given."""
+        """Whether a recipe uses bundled images, enlarged if it is for large ones."""
         return not self.models and (one.size > SIDE or one.name in ("ratio", PICTURES))
 
     def job(self, name: str) -> Job:
-        """Of one recipe, with all models that have a place in it."""
+        """The job of one recipe, with all models that have a place in it."""
         one = recipe(name)
         found = {role: source for role, source in self.models if role in one.roles}
         if name not in SCANS:
@@ -109,27 +109,27 @@ class Order:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished part: what `Part.run` returned, where and how long."""
+    """A finished part: the result of `Part.run`, its environment and its time."""
 
     value: Any
     environment: dict[str, str]
     seconds: float
 
 
-@lru_cache(maxsize=2)  # recipes come one after the other, and each holds its images
+@lru_cache(maxsize=2)  # recipes run one after the other, and each keeps its images
 def planned(order: Order, name: str) -> tuple[Job, Plan]:
     return recipe(name).prepare(order.job(name))
 
 
 @cache
 def warm(order: Order, name: str) -> None:
-    """Kernels are loaded before the first measurement of time."""
+    """Load kernels before the first measurement of time."""
     one = planned(order, name)[1].parts[0].subject
     SparsePGD(Budget(1), WARM, early_stop=False)(one.model, one.x, one.y)
 
 
 def attack(order: Order, name: str, place: int) -> Done:
-    """One part of a recipe, in a process of its own; read if it is finished."""
+    """Run one part of a recipe in a process of its own, or read it if it is finished."""
     job, plan = planned(order, name)
     part = plan.parts[place]
     file = order.out / "parts" / f"{identified(part, job)[1]}.json.gz"
@@ -146,7 +146,7 @@ def attack(order: Order, name: str, place: int) -> Done:
 
 
 def write(file: Path, done: Done) -> None:
-    """Of a run what tables need: neither images nor losses and confidences."""
+    """Write what tables need of a run: no images, losses or confidences."""
     told: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
     if isinstance(done.value, Finished):
         plain = {"loss": None, "clean_confidence": None, "confidence": None}
@@ -168,12 +168,12 @@ def read(file: Path) -> Done:
 
 
 def key(part: Part) -> Key:
-    """What decides a part, in words; the number of images too, for CornerSearch may have fewer."""
+    """What identifies a part, including the number of images, because slow attacks may have fewer."""
     return part.subject.name, type(part).__name__, repr(part.attack), str(len(part.subject.x))
 
 
 def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict[Key, Future[Done]]:
-    """Every attack once, also where several recipes need it. What is planned here needs no device."""
+    """Submit every attack once, even if several recipes need it. Planning here needs no device."""
     found: dict[Key, Future[Done]] = {}
     for name in names:
         parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
@@ -189,14 +189,14 @@ def wanted(order: Order, part: Part) -> bool:
 
 
 def turn(part: Part) -> tuple[bool, int, int]:
-    """The members of ensembles first; the largest budget, for most of the paper's tables are about it; then what takes
-    longest."""
+    """The order of parts: members of ensembles first, then the largest budget, which most of the paper's tables use,
+    then the slowest attacks."""
     column = getattr(part, "column", "")
     return column not in OURS, -part.attack.budget.k, SLOW.index(column) if column in SLOW else len(SLOW)
 
 
 def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Done]) -> dict[str, Any] | None:
-    """The numbers of a recipe with what they come from; None if too little is finished."""
+    """The numbers of a recipe with their origin; None if too little is finished."""
     job, plan = planned(replace(order, device="cpu"), name)
     found = [done.get(key(part)) for part in plan.parts]
     here = {key(part): one for part, one in zip(plan.parts, found, strict=True) if one is not None}
@@ -239,7 +239,7 @@ def told(words: Any) -> str:
 
 
 def cards(job: Job, one: Recipe) -> dict[str, Any]:
-    """Of the models, without their curves; none of networks that the recipe trains."""
+    """The cards of the models, without their curves; {} if the recipe trains its networks."""
     found = {}
     for source in dict.fromkeys(job.chosen(one.roles).values()) if job.models or any(one.roles.values()) else ():
         kind, _, place = source.partition(":")
@@ -250,7 +250,7 @@ def cards(job: Job, one: Recipe) -> dict[str, Any]:
 
 
 def run(one: Key, done: Done) -> dict[str, Any]:
-    """A part in one line."""
+    """A part as one entry of the record."""
     line: dict[str, Any] = {"model": one[0], "attack": one[2]}
     if isinstance(done.value, Finished):
         rows = done.value.record.rows
@@ -274,7 +274,7 @@ def dumped(content: dict[str, Any]) -> bytes:
 
 
 def without_folders(content: bytes, args: argparse.Namespace) -> bytes:
-    """Of the files and folders that were given only their names."""
+    """Reduce the given files and folders to their names."""
     for word in (args.data, *args.model):
         content = content.replace(re.sub(r"[^/]*$", "", word.rpartition(":")[2]).encode() or b"\0", b"")
     return content
@@ -329,7 +329,7 @@ def ordered(args: argparse.Namespace) -> Order:
 
 
 def counted(order: Order, names: list[str]) -> int:
-    """How much there is to do, without doing it."""
+    """Print how much there is to do, without doing it."""
     seen: set[Key] = set()
     for name in names:
         parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
@@ -344,7 +344,7 @@ def counted(order: Order, names: list[str]) -> int:
 
 def main() -> int:
     begun, args = time.monotonic(), arguments()
-    commit()  # of the code that runs, not of what is there at the end
+    commit()  # cached now, so that it is the commit of the code that runs
     order = ordered(args)
     if order.models:
         sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}

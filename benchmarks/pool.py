@@ -1,4 +1,4 @@
-"""Work in several processes with a limit of time."""
+"""Work in several processes with a time limit."""
 
 import math
 import time
@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import torch
 
 T = TypeVar("T")
-Key = tuple[str, ...]  # what tells one piece of work from the others, in words
+Key = tuple[str, ...]  # identifies a piece of work
 
 
 def collected(
     futures: dict[Key, Future[T]], until: float, each: Callable[[Key, T], None] = lambda key, result: None
 ) -> dict[Key, T]:
-    """What is finished by the time `until` of time.monotonic(); each says how long it took, or why it failed. `each` is
-    called with every result at once."""
+    """The results that are finished by `until`, a value of time.monotonic(). For each a line is printed with its time
+    or its error, and `each` is called immediately."""
     done: dict[Key, T] = {}
     keys, begun, left = {future: one for one, future in futures.items()}, time.monotonic(), until - time.monotonic()
     try:
@@ -35,7 +35,7 @@ def collected(
 
 
 def begin() -> None:
-    """In every process: the cores are shared by all."""
+    """Initialise a process with one thread, because all processes share the cores."""
     torch.set_num_threads(1)
 
 
@@ -44,7 +44,7 @@ def seconds(finished: Any) -> str:
 
 
 def stopped(pool: ProcessPoolExecutor) -> None:
-    """What is under way is stopped; the next call resumes it."""
+    """Stop unfinished work; the next call resumes it."""
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:

@@ -1,4 +1,4 @@
-"""Where a record comes from: the command, the commit, the machine and the images; and what each must say of that."""
+"""The origin of a record: command, commit, machine and images; and the fields of it that every record must have."""
 
 import argparse
 import hashlib
@@ -22,8 +22,8 @@ from sparsepgd.runs.identity import hardware
 ROOT = Path(__file__).parent.parent
 MADE = "made by the script"
 OWN = ("bundled", "digits", MADE)  # data that come with this package, with scikit-learn, or from a script itself
-# What every record says of its origin. By field: where it may stand, one place is enough. "*": every entry of a list or
-# dictionary, and each of them must have it.
+# The fields that every record must have -> the places where each may be; one is enough. "*" stands for every entry of a
+# list or dictionary, each of which must have the field.
 ORIGIN: dict[str, tuple[str, ...]] = {
     "commit": ("commit",),  # of this repository, the one that was measured
     "command": ("command", "commands"),
@@ -42,8 +42,8 @@ ORIGIN: dict[str, tuple[str, ...]] = {
         "models.*.runs.*.seconds", "jobs.plain.first.seconds",
     ),
 }  # fmt: skip
-# Older records list under "unknown" the fields that nobody can know any more, and say with which commit their numbers
-# came into this repository, which is not the one that was measured.
+# Older records list under "unknown" the fields that cannot be recovered, and name the commit that added their numbers
+# to this repository, which is not the one that was measured.
 SINCE = "numbers since"
 
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """The first fields of a record; `x`, `y`: the images that are reported on."""
+    """The first fields of a record; `x`, `y`: the images that it is about."""
     names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
     names[str(getattr(args, "official", None))] = "path/to/sPGD"
     words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
@@ -71,26 +71,26 @@ def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
 
 
 def named(data: str) -> str:
-    """Files by their names alone."""
+    """Reduce a file to its name."""
     kind, colon, path = data.partition(":")
     return f"{kind}{colon}{Path(path).name}" if colon else data
 
 
 def command() -> str:
-    """The command line; of folders and files only their names."""
+    """The command line, with folders and files reduced to their names."""
     words = [named(word) if word.startswith("npz:") else re.sub(r"[^=:]*/", "", word) for word in sys.argv[1:]]
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def checksum(x: Tensor, y: Tensor) -> str:
-    """Of images and labels as they are attacked, on the 8-bit grid."""
+    """The checksum of images, on the 8-bit grid, and labels as they are attacked."""
     content = (x * 255).round().to(torch.uint8).cpu().numpy().tobytes() + y.cpu().numpy().tobytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def origin(data: str, *images: Tensor) -> dict[str, Any]:
-    """The code and the checksum of the data: of a file that holds all of them, or of the `images` (x, y) themselves.
-    What is not known stands in a list `unknown`."""
+    """The commit and the checksum of the data: that of a file with all of them, or of the `images` (x, y) themselves.
+    Fields that are not known are listed under `unknown`."""
     kind, _, rest = data.partition(":")
     file, found = Path(rest or data), ""
     if images and kind not in ("npz", *OWN):
@@ -109,7 +109,7 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
 
 @cache
 def commit() -> str:
-    """Of this repository, when it is first asked for; where there is no git, the variable COMMIT says it."""
+    """The commit of this repository at the first call, or the environment variable COMMIT for machines without git."""
     if told := os.environ.get("COMMIT"):
         return told
     if which("git") is None:

@@ -1,4 +1,4 @@
-"""The records in benchmarks/results, as the pages look them up."""
+"""The records in benchmarks/results, from which the pages are written."""
 
 import json
 import re
@@ -21,15 +21,15 @@ from sparsepgd.zoo.registry import LEAST
 RESULTS = ROOT / "benchmarks" / "results"
 Record = dict[str, Any]
 Budget = tuple[int, str]  # k, pattern as recipes write it
-SHIPPED = {"prn18-anneal": "cifar10-anneal-searched", "prn18-fast-ls": "cifar10-fast-ls"}  # by whose recipe
+SHIPPED = {"prn18-anneal": "cifar10-anneal-searched", "prn18-fast-ls": "cifar10-fast-ls"}  # -> its recipe
 SECTIONS = {block.section: (block.k, block.pattern) for block in (*accuracy.PIXELS, *accuracy.STRUCTURED)}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one attack, or ensemble, left of a model."""
+    """The robust accuracy of a model under one attack or ensemble."""
 
-    recipe: str  # which trained it: cifar10-sat
+    recipe: str  # that trained the model, such as cifar10-sat
     budget: Budget
     share: float
     attack: str
@@ -42,7 +42,7 @@ class Measured:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %."""
+        """The 95 % interval."""
         return wilson(round(self.share * self.images), self.images)
 
     def __str__(self) -> str:
@@ -51,11 +51,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Made:
-    """What a recipe of `spgd reproduce` made, and where docs/tables.md shows it."""
+    """The results of a recipe of `spgd reproduce`, and where docs/tables.md shows them."""
 
     file: str
-    record: Record  # its origin
-    values: Record  # of this recipe, in the record
+    record: Record  # with the origin
+    values: Record  # those of this recipe in the record
     recipe: str
 
     @property
@@ -68,7 +68,7 @@ class Made:
 
     @property
     def places(self) -> dict[str, str]:
-        """The paper's model, ours; {}: networks that were trained for this table."""
+        """The paper's model -> ours; {} if networks were trained for this table."""
         found: dict[str, str] = self.values.get("places", {})
         return found
 
@@ -91,21 +91,21 @@ class Made:
 
     @property
     def model(self) -> str:
-        """Ours, of a table of one model."""
+        """Our model, for a table of one model."""
         return ", ".join(dict.fromkeys(self.places.values()))
 
     def row(self, whose: str) -> dict[str, float]:
-        """Of a table of one row: the numbers here or in the paper, by column."""
+        """The numbers here or in the paper, by column, for a table of one row."""
         return {one["column"]: one[whose] for one in self.numbers if one[whose] is not None}
 
     def cells(self, section: str, row: str) -> dict[str, float]:
-        """The numbers of ours in a row, by column."""
+        """Our numbers in a row, by column."""
         found = [one for one in self.numbers if (one["section"], one["row"]) == (section, row)]
         return {one["column"]: one["here"] for one in found if one["here"] is not None}
 
 
 class Records(dict[str, Record]):
-    """By the name of the file, without .json."""
+    """All records, by file name without .json."""
 
     @classmethod
     def read(cls, folder: Path = RESULTS) -> "Records":
@@ -115,9 +115,9 @@ class Records(dict[str, Record]):
         return {name: record for name, record in self.items() if name.startswith(f"{kind}-")}
 
     def strongest(self, recipe: str, budget: Budget, attack: str | None = None) -> Measured | None:
-        """The lowest accuracy that a record has of a model under a budget, of any attack or of one, over at least LEAST
-        images. A measurement over fewer counts if there is no other, or if even the upper end of its interval is
-        lower."""
+        """The lowest robust accuracy of a model under a budget in all records, under any attack or under one, on at
+        least LEAST images. A measurement on fewer images counts only if there is no other, or if even the upper end of
+        its interval is lower."""
         found = [one for one in self.measured if (one.recipe, one.budget) == (recipe, budget)]
         found = [one for one in found if attack in (None, one.attack)]
         many = min((one for one in found if one.images >= LEAST), key=lambda one: one.share, default=None)
@@ -126,7 +126,7 @@ class Records(dict[str, Record]):
 
     @cached_property
     def measured(self) -> list[Measured]:
-        """From the kinds of record that name their model."""
+        """All measurements, from the kinds of record that name their model."""
         return [*self._trained(), *self._cards(), *self._cascades(), *self._annealed(), *self._tables()]
 
     def _trained(self) -> Iterator[Measured]:
@@ -173,7 +173,7 @@ class Records(dict[str, Record]):
 
     @cached_property
     def papers(self) -> list[Made]:
-        """From the records of paper_runs.py, of single recipes of `spgd reproduce`, and older ones of several."""
+        """All results of recipes, from the records of paper_runs.py, and from older records of several recipes."""
         single = {**self.of("paper"), **self.of("ablation")}
         found = [Made(name, record, record, record["recipe"]) for name, record in single.items()]
         for name, record in self.of("small").items():
@@ -182,23 +182,23 @@ class Records(dict[str, Record]):
 
     @cached_property
     def by_recipe(self) -> dict[str, list[Made]]:
-        """In the order of `spgd reproduce`; what has most images first."""
+        """The results of each recipe, in the order of `spgd reproduce`; those with most images come first."""
         found = sorted(self.papers, key=lambda one: -int(one.record["images"]))
         return {name: mine for name in RECIPES if (mine := [one for one in found if one.recipe == name])}
 
     def made(self, recipe: str) -> Made | None:
-        """The one with most images."""
+        """The results of a recipe with most images."""
         return next(iter(self.by_recipe.get(recipe, ())), None)
 
     def all_stages(self, recipe: str) -> Record:
-        """Epochs and seconds from fresh weights on: as the record says, or the sum over the records of the stages."""
+        """The epochs and seconds of all stages of training, as recorded or summed over the records of the stages."""
         own: Record = self[f"train-{recipe}"].get("all stages", {})
         every = [self[f"train-{one}"] for one in stages(recipe)] if not own else []
         return own or {key: sum(one[key] for one in every) for key in ("epochs", "seconds")}
 
 
 def trained_by(record: Record, model: str) -> str:
-    """The recipe of a model whose card a record holds; subjects are named after theirs."""
+    """The recipe of a model whose card is in a record; subjects have the name of their recipe."""
     if model.startswith("subject-"):
         return model
     command = record.get("models", {}).get(model, {}).get("command", "")
@@ -227,7 +227,7 @@ def pattern_of(card: Record) -> str:
 
 
 def stages(recipe: str) -> list[str]:
-    """The recipes that were run one after the other, from fresh weights on, the last of them this one."""
+    """The recipes of all stages of training, in order; the last one is this recipe."""
     kind, _, start = recipe_of(recipe)["model"].partition(":")
     before = {"trained": Path(start).name, "zoo": start.replace("prn18", "cifar10")}.get(kind)
     return [*([] if before is None else stages(before)), recipe]
@@ -240,17 +240,17 @@ class Pair:
     attack: str
     images: int
     seconds: tuple[float, float]  # theirs, ours
-    left: tuple[float, float]  # images still right
-    warm: bool  # whether theirs too had a first call that does not count
+    left: tuple[float, float]  # images still classified correctly
+    warm: bool  # whether theirs had an untimed warm-up, too
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Of images still right, in percent."""
+        """The percentages of images still classified correctly."""
         return 100 * self.left[0] / self.images, 100 * self.left[1] / self.images
 
 
 def beside_official(record: Record) -> Iterator[Pair]:
-    """From a record of speed.py or of `spgd bench --official`."""
+    """The pairs in a record of speed.py or of `spgd bench --official`."""
     parts = [record] if "attacks" in record else [record.get(part, {}) for part in ("spgd", "sparse-rs")]
     found = {row["name"]: row for part in parts for row in part.get("attacks", ())}
     for attack, row in found.items():
@@ -270,5 +270,5 @@ def torch_version(record: Record) -> str:
 
 
 def anchor(title: str) -> str:
-    """Of a heading, as the site makes it."""
+    """The anchor of a heading, as the site makes it."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())

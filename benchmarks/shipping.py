@@ -1,4 +1,4 @@
-"""Weights and card of a model as they are shipped: float16, with what all its stages cost and what was measured."""
+"""Weights and card of a model as they are shipped: float16, with the cost of all stages and the measured accuracy."""
 
 import re
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from sparsepgd.training.state import write_weights
 
 
 def shipped(name: str, folder: Path, before: Sequence[zoo.Card], about: str, data: str, weights: Path) -> zoo.Card:
-    """NAME.safetensors and NAME.json in `weights`, from the folder of a finished training. `before`: the cards of the
-    stages before it. `about`: what is said of it besides its size. `data`: with images to test on."""
+    """Write NAME.safetensors and NAME.json to `weights`, from the folder of a finished training. `before`: the cards of
+    the stages before it. `about`: its description, apart from its size. `data`: contains the test images."""
     own, model = zoo.card(TRAINED, folder), zoo.load(TRAINED, folder).eval()
     stages, state = [*before, own], round_to_half(model)
     x, y = load_data(data)
@@ -50,19 +50,19 @@ def figure(attack: SparseAutoAttack, share: float, images: int, seed: int = 0) -
 
 
 def all_runs(entered: Contender) -> list[zoo.Figure]:
-    """What all runs of a record of the leaderboard leave together; [] for a single run."""
+    """The figure of all runs of a leaderboard record together; [] for a single run."""
     budget = {name: entered.budget[name] for name in ("k", "pattern", "eps")}
     one = zoo.Figure(zoo.ALL_RUNS, entered.robust_accuracy, entered.images, **budget, runs=len(entered.attempts))
     return [one] if one.runs > 1 else []
 
 
 def first_line(recipe: Path) -> str:
-    """What a recipe says of itself."""
+    """The description in the first line of a recipe."""
     return recipe.read_text().splitlines()[0].removeprefix("# ").removesuffix(".")
 
 
 def budgets_of(recipe: dict[str, Any]) -> dict[str, Budget]:
-    """The budgets that a recipe trains for, by their words, ``20 pixel``, the one under ``k`` first."""
+    """The budgets that a recipe trains for, by descriptions such as ``20 pixel``; that of ``k`` comes first."""
     words = [f"{recipe['k']} {recipe.get('pattern', 'pixel')}", *recipe.get("others", ())]
     return {word: options.budget(word) for word in words}
 

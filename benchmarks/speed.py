@@ -1,4 +1,4 @@
-"""Speed on one GPU: our attacks, the bare model and the authors' code in one run; how the cost grows; sAA at length.
+"""Speed on one GPU: our attacks, the bare model and the authors' code in one run; how the cost grows; a full sAA.
 
     python benchmarks/speed.py side-by-side --model NAME --weights A.safetensors [B.safetensors] --data images.npz \
         --official path/to/sPGD --out benchmarks/results/speed-NAME.json
@@ -8,10 +8,10 @@
     python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
     python benchmarks/speed.py epoch --data cifar10.npz --out benchmarks/results/epoch-prn18.json
 
-`spgd bench` does the same for any model; this script needs torch alone, and measures sPGD on all images and
-Sparse-RS on half of them, as the goals are stated. `ratio` is the cost of a step as a multiple of the bare model's;
-`large` is the same for a ResNet-34 with random weights, 1,000 classes and images of 224x224. `epoch` trains by
-recipes/quick/cifar10-strades.toml, ten steps of sPGD for each batch, on the training images of the file.
+`spgd bench` does the same as `side-by-side` for any model; here sPGD runs on all images and Sparse-RS on half of them.
+`ratio` is the cost of a step as a multiple of the bare model's; `large` is the same for a ResNet-34 with random
+weights, 1,000 classes and images of 224x224. `epoch` trains by recipes/quick/cifar10-strades.toml, ten steps of sPGD
+for each batch, on the training images of the file.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from sparsepgd.zoo import networks, resnet
 RECIPE = ROOT / "recipes" / "quick" / "cifar10-strades.toml"
 EPOCHS = 4  # of training; the first one compiles and is not counted
 CALLS = 60  # of the bare model on a CPU
-REPEATS = 3  # of what `ratio` times
+REPEATS = 3  # of each timing of `ratio`
 
 
 def arguments() -> argparse.Namespace:
@@ -95,8 +95,8 @@ def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def made(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
-    """ResNet-34 with random weights, images of squares with noise, and what it says of them. One pass in training mode
-    sets the statistics of its BatchNorm layers. Of twice as many images, the half that it is surest of."""
+    """ResNet-34 with random weights, noisy images of squares, and its predictions as labels. One pass in training mode
+    sets the statistics of the BatchNorm layers. Of twice as many images, those with the largest margins are kept."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = resnet.resnet34(1000)
@@ -150,7 +150,7 @@ def side_by_side(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tenso
 
 
 def first_call(job: bench.Bench) -> dict[str, Any]:
-    """sPGD as somebody calls it first in a process: nothing is warm, and all is left to the attack."""
+    """The first call of sPGD in a process: without warm-up, and with the defaults of the attack."""
     result, seconds = job.once(job.attack("spgd-unprojected"), Engine(), 0)
     found = {"seconds": seconds, "robust": int(result.robust.sum())}
     print("first call", found, flush=True)
@@ -208,12 +208,12 @@ def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dic
 
 
 def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """Microseconds of a step of each attack for each image, against the bare model in the same precision and batch.
+    """Microseconds per step and image of each attack, against the bare model in the same precision and batch size.
 
-    Changes by a millionth fool no model, so that every slot is in use to the end; the labels are those of the model, so
-    that no image is left out. The cost of a step is what a run of twice as many steps takes longer. The bare model is
-    timed between both runs, and all is done three times: medians. On a CPU the time is that of the processor, so that
-    other work counts less.
+    Changes by a millionth fool no model, so every slot is in use to the end; the labels are the model's predictions, so
+    no image is left out. The cost of a step comes from the additional time of a run with twice as many steps. The bare
+    model is timed between the two runs. Results are medians of three repetitions. On a CPU, processor time is measured,
+    which other work affects less.
     """
     budget, y, rows = sp.Budget(k=args.k, eps=1e-6), model_says(model, x), []
     attacks = (
@@ -254,8 +254,7 @@ def epoch(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
 def once(
     model: nn.Module, x: Tensor, y: Tensor, attack: Any, engine: Engine, batch_size: int | None
 ) -> tuple[Any, float, Meter, int | None]:
-    """The result, seconds (on a CPU those of the processor), what the loop counted, and the bytes that were held at
-    most."""
+    """The result, the seconds (on a CPU processor time), the counters of the loop, and the peak of memory in bytes."""
     clock = time.perf_counter if x.is_cuda else time.process_time
     if x.is_cuda:
         torch.cuda.synchronize()
@@ -270,7 +269,7 @@ def once(
 
 
 def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) -> float:
-    """Microseconds of the model for each image, as an attack runs it: a lean copy, recorded if it is small."""
+    """Microseconds of the model per image, as an attack runs it: a lean copy, recorded if the batch is small."""
     device = x.device
     engine = Engine(args.precision).decided(model, x, device)
     with borrowed(model, device), engine.running(model, device) as run:
@@ -292,14 +291,14 @@ def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) 
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command line; of files only their names, but for the record itself."""
+    """The command line, with files reduced to their names, except for the record itself."""
     files = {str(file): file.name for file in (*args.weights, args.data, args.official) if file is not None}
     files[str(args.out)] = f"benchmarks/results/{args.out.name}"
     return shlex.join(["python", "benchmarks/speed.py", *(files.get(word, word) for word in sys.argv[1:])])
 
 
 WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio, "epoch": epoch}
-LOADS = {"large": made, "epoch": untrained}  # what other works do not load
+LOADS = {"large": made, "epoch": untrained}  # for works that do not use `load`
 
 
 def main() -> None:

@@ -2,10 +2,10 @@
 
     python benchmarks/subjects.py --data npz:cifar10.npz --jobs 6 --seconds 550
 
-This runs `spgd train --recipe recipes/subjects/NAME.toml`, several at a time, what others start from first. Of each it
-writes the weights as float16 with their card to weights/subjects, and a record to benchmarks/results. It leaves out
-what is done; after --seconds what is under way is stopped, and the same command resumes it. measure.py adds robust
-accuracy.
+This runs `spgd train --recipe recipes/subjects/NAME.toml`, several at a time; networks that others start from come
+first. For each it writes the weights as float16 with their card to weights/subjects, and a record to
+benchmarks/results. Finished trainings are skipped. After --seconds unfinished ones are stopped, and the same command
+resumes them. measure.py adds robust accuracy.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from sparsepgd.training.records import load as load_training
 from sparsepgd.zoo.places import SUBJECTS, VARIABLE
 
 RECIPES = ROOT / "recipes" / SUBJECTS
-ORDER = (  # what matters most first
+ORDER = (  # the most important first
     "plain", "sat", "strades", "anneal", "linf", "l2", "l1", "pgd0-a", "pgd0-t", "row", "patch5",
     "loap-t", "sn", "fast-ls", "patch3", "loap-a", "anneal-row", "anneal-patch", "anneal-union",
     "search",
 )  # fmt: skip
 NAMES = tuple(f"subject-{name}" for name in ORDER)
-PAUSE = 0.5  # seconds between two looks at the processes
+PAUSE = 0.5  # seconds between two checks of the processes
 
 
 def recipe(name: str) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def done(name: str, args: argparse.Namespace) -> bool:
 
 
 def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """A training in a process of its own; what it prints goes to a file."""
+    """Start a training in a process of its own; its output goes to a file."""
     words = ["train", "--recipe", f"recipes/{SUBJECTS}/{name}.toml", "--data", args.data, "--out", args.out / name]
     words += [word for value in args.set for word in ("--set", value)]
-    shared = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # all have the same cores
+    shared = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # all share the cores
     with (args.out / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "sparsepgd", *map(str, words), "-q"],
@@ -67,7 +67,7 @@ def begun(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 
 def train(args: argparse.Namespace) -> int:
-    """Each training as soon as its start is there and a place is free."""
+    """Start each training as soon as the network that it starts from is there and a process is free."""
     first, waiting = time.monotonic(), [name for name in args.only if not done(name, args)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     args.out.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def entered(name: str, args: argparse.Namespace) -> zoo.Card:
-    """Weights, card and record of a finished training."""
+    """Write the weights, card and record of a finished training."""
     first = start(name)
     before = [] if first is None else [zoo.card(first)]
     about = first_line(RECIPES / f"{name}.toml")
@@ -142,7 +142,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    if args.weights != ROOT / "weights" / SUBJECTS:  # where zoo:subject-plain is looked for
+    if args.weights != ROOT / "weights" / SUBJECTS:  # where zoo:subject-plain is looked up
         os.environ[VARIABLE] = str(args.weights.parent)
     return train(args)
 

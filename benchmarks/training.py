@@ -1,22 +1,22 @@
-"""Train by recipe and evaluate what came out:
+"""Train models by recipes and evaluate them:
 
     python benchmarks/training.py cifar10-plain cifar10-fast-ls --data npz:cifar10.npz
 
 The same as `spgd train --recipe recipes/quick/NAME.toml --out runs/quick/NAME` and `spgd evaluate --attack saa`, one
-after the other; run again, it goes on where it was stopped. The records go to benchmarks/results/train-NAME.json.
+after the other; the same command resumes. The records go to benchmarks/results/train-NAME.json.
 
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
-`--ship`: the weights of the last one go to weights/ as float16, with a card, and these weights are measured, under saa+
-with --plus steps too. The card also says which share of the images withstands all runs together. A recipe with several
-budgets (`others`) is measured under each of them. `--only-train` leaves out what is measured; the same command without
-it adds that later. With `--steps 0`, the figure under the paper's ensemble is the short one that the training itself
+`--ship`: the weights of the last model go to weights/ as float16, with a card, and these weights are measured, also
+under saa+ with --plus steps. The card also has the robust accuracy against all runs together. A recipe with several
+budgets (`others`) is measured under each of them. `--only-train` omits the measurements; the same command without it
+adds them later. With `--steps 0`, the figure under the paper's ensemble is the short one that the training itself
 measured at its end, before the weights were rounded.
 
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --seed 1 \\
         --ship prn18-anneal-1 --weights other --seeds 3
 
-`--seed`: of the training, in all stages; the record then goes to seed-NAME-1.json. `--runs` must be a folder
+`--seed`: the seed of all stages of the training; the record then goes to seed-NAME-1.json. `--runs` must be a folder
 without runs of other seeds.
 """
 
@@ -85,7 +85,7 @@ class Evaluation:
     seed: int = 0
 
     def run(self, args: argparse.Namespace) -> None:
-        """To the end, or nothing if it is there."""
+        """Run the evaluation, unless it is finished already."""
         attack, pattern = self.attack, self.words.split(maxsplit=1)[1]
         words = [
             "evaluate", "--model", self.model, "--data", args.data, "-n", args.n, "--k", attack.budget.k,
@@ -107,7 +107,7 @@ class Evaluation:
         return figure(self.attack, record.summary().robust_accuracy, len(record.rows), self.seed)
 
     def told(self) -> dict[str, Any]:
-        """What the record of a training has of it."""
+        """The entry of this evaluation in the record of a training."""
         record = self.record
         return {
             "steps": self.attack.steps,
@@ -136,7 +136,7 @@ def trained(name: str, ship: str | None, args: argparse.Namespace) -> str:
 
 
 def before(name: str, args: argparse.Namespace) -> list[zoo.Card]:
-    """The cards of the stages that a recipe starts from; that of a model of the zoo counts all its stages."""
+    """The cards of the stages that a recipe starts from; the card of a model of the zoo covers all its stages."""
     kind, _, place = recipes.read(recipe_of(name))["model"].partition(":")
     if kind == "zoo":
         return [zoo.card(place)]
@@ -145,7 +145,7 @@ def before(name: str, args: argparse.Namespace) -> list[zoo.Card]:
 
 
 def card_of(folder: Path) -> zoo.Card:
-    """Of a training; its weights need not be there."""
+    """The card of a training, whose weights need not be there."""
     return zoo.Card.of(json.loads((folder / f"{TRAINED}.json").read_text()))
 
 
@@ -207,7 +207,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_training(one: zoo.Figure) -> dict[str, Any]:
-    """What the record has of an ensemble that the training measured at its end."""
+    """The entry in the record of an ensemble that the training measured at its end."""
     interval = wilson(round(one.robust_accuracy * one.images), one.images)
     return {**dataclasses.asdict(one), "interval": interval, "measured": "before the weights were rounded"}
 
@@ -217,7 +217,7 @@ def figures(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
 
 
 def together(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
-    """For each budget, what all runs leave."""
+    """For each budget, the figure of all runs together."""
     entered: dict[str, board.Contender] = {}
     for one in evaluations:
         new = board.from_run(one.record)

@@ -1,12 +1,12 @@
-"""What each ingredient of training against SparseAnneal gives: short runs from one plain network, held-out images.
+"""The effect of each ingredient of training against SparseAnneal: short runs from one plain network, held-out images.
 
     python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
     python benchmarks/training_ablation.py run --data cifar10.npz --start A.safetensors B.safetensors --out ...
 
-Every variant trains a PreActResNet-18 for a few epochs. Reported are clean and robust accuracy under SparseAnneal, and
-under Cluster-RS after it, of training images that no run has seen. With --start the runs go on from weights that were
-trained against SparseAnneal, and other variants are tried. A record that exists is continued: variants that it has
-are left out.
+Every variant trains a PreActResNet-18 for a few epochs. The record has clean accuracy and robust accuracy under
+SparseAnneal, and under Cluster-RS after it, on training images that no run has used. With --start the runs start from
+weights that were trained against SparseAnneal, with other variants. An existing record is continued: variants that it
+contains are skipped.
 """
 
 import argparse

@@ -5,8 +5,8 @@
     python scripts/check_install.py dist/* --python python3.11 python3.12 --extra    on two Pythons, without extras
     python scripts/check_install.py dist/*.whl --extra digits art
 
-Prints a line for each installation; the exit code is 1 if one failed. An extra goes on top of the environment that has
-the package alone, so that torch is unpacked once for each Python.
+Prints a line for each installation; the exit code is 1 if one failed. Extras are installed on top of the environment
+that has the package alone, so torch is unpacked only once for each Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ALONE = ("spgd", "evaluate", "-q", "-n", "4", "--steps", "5", "--queries", "5")
-# RobustBench imports autoattack, which is not on PyPI: its models can be had, or the error says what is missing
+# RobustBench imports autoattack, which is not on PyPI; without it, the error must say what is missing
 ROBUSTBENCH = """
 import sparsepgd as sp
 try:
@@ -46,11 +46,11 @@ USES = {  # a program that needs the extra
     "torchattacks": "import sparsepgd.adapters.torchattacks",
     "yolo": "import ultralytics",
 }
-CONSTRAINTS = {"peers": "setuptools<81"}  # adv-lib needs visdom, which later ones cannot build
+CONSTRAINTS = {"peers": "setuptools<81"}  # adv-lib needs visdom, which later versions cannot build
 
 
 def environment(python: str | Path, place: Path, below: Path | None = None) -> Path:
-    """The Python of a new virtual environment, in which packages of that of `below` can be imported too."""
+    """The Python of a new virtual environment, which can also import the packages of the environment of `below`."""
     call(python, "-m", "venv", place)
     own = place / "bin" / "python"
     if below is not None:

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links in notebooks lead to pages, as in Markdown, and a wrong one fails the strict build."""
+"""A hook of mkdocs that resolves links in notebooks as in Markdown; a wrong link fails the strict build."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The pictures of docs/attacks.md and docs/patterns.md: clean image, adversarial image, perturbation.
+"""Draw the pictures of docs/attacks.md and docs/patterns.md: clean image, adversarial image, perturbation.
 
     python scripts/pictures.py [attacks] [patterns]
 
 The pages say what is drawn: a picture ``images/attacks/NAME.png`` shows the attack of that name, a picture
-``images/patterns/NAME.png`` the budget in the same row. The verdict behind a picture of an attack is written too.
+``images/patterns/NAME.png`` the budget in the same row. The result after a picture of an attack is written too.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from sparsepgd.analysis.summary import counted
 
 DOCS = Path(__file__).parent.parent / "docs"
 IMAGES = DOCS / "images"
-SCALE, GAP = 4, 2  # pixels of the file for one of the image, and columns between images
+SCALE, GAP = 4, 2  # file pixels per image pixel, and columns between images
 ATTACKED, K = 47, 8  # the bundled image that every attack is shown on, and its pixels
 ATTACK = re.compile(r"^!\[[^]]*\]\(images/attacks/([\w+-]+)\.png\).*$", re.M)
 PATTERN = re.compile(r"\(images/patterns/([\w-]+)\.png\) \| `([^`]+)`")
-NAMES = {  # what the rows of docs/patterns.md use
+NAMES = {  # used by the rows of docs/patterns.md
     "sp": sp,
     "mask": torch.arange(32).expand(32, 32) < 16,
     "cross": torch.eye(7).add(torch.eye(7).flip(0)).clamp(max=1),
@@ -36,7 +36,7 @@ NAMES = {  # what the rows of docs/patterns.md use
 
 
 def strip(*pictures: Tensor) -> Image.Image:
-    """(3, H, W) each, side by side; the gaps are transparent."""
+    """Pictures (3, H, W) side by side, with transparent gaps."""
     height, width = pictures[0].shape[1:]
     cells = torch.zeros(4, height, len(pictures) * (width + GAP) - GAP)
     for i, picture in enumerate(pictures):
@@ -48,7 +48,7 @@ def strip(*pictures: Tensor) -> Image.Image:
 
 
 def grey(change: Tensor) -> Tensor:
-    """The largest value is white or black."""
+    """A perturbation in which 0 is grey and the largest magnitude white or black."""
     return 0.5 + change / (2 * change.abs().max().clamp(min=1 / 255))
 
 
@@ -58,7 +58,7 @@ def save(picture: Image.Image, kind: str, name: str) -> None:
 
 
 def draw_attack(name: str) -> str:
-    """Draws one attack, and says what came of it."""
+    """Draw one attack and describe its result."""
     if name in ("saa", "saa+"):
         return draw_ensemble(name)
     x, y = (tensor[ATTACKED:] for tensor in zoo.bundled_images(ATTACKED + 1))
@@ -73,7 +73,7 @@ def draw_attack(name: str) -> str:
 
 
 def draw_ensemble(name: str) -> str:
-    """One image for each member that broke one; short, so that the first member leaves something to the others."""
+    """Draw one image for each member that fooled one. The attack is short, so the first member leaves survivors."""
     x, y = zoo.bundled_images(200)
     result = options.attack(name, sp.Budget(k=3), 20, queries=300)(zoo.load("small-plain"), x, y)
     rows = {member: row for row, member in reversed(list(enumerate(result.broken_by))) if member}
@@ -84,7 +84,7 @@ def draw_ensemble(name: str) -> str:
 
 
 def draw_pattern(name: str, code: str, fresh: list[int]) -> None:
-    """On the first image not shown yet that is fooled."""
+    """Draw a budget on the first fooled image that is not shown yet."""
     x, y = zoo.bundled_images(40)
     with contextlib.chdir(IMAGES):  # for sticker.png
         budget = eval(code, NAMES)

@@ -1,7 +1,7 @@
-"""Run the notebook of the tutorial from top to bottom, in an empty folder, and store what it shows.
+"""Run the notebook of the tutorial from top to bottom, in an empty folder, and store its outputs.
 
-python scripts/run_notebook.py             docs/notebook.ipynb with new outputs
-python scripts/run_notebook.py --check     only see that it runs, and that it has outputs
+python scripts/run_notebook.py             write docs/notebook.ipynb with new outputs
+python scripts/run_notebook.py --check     only check that it runs, and that it has outputs
 """
 
 from __future__ import annotations

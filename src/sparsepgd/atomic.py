@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparsepgd.errors import SourceError, SparsePGDError
 
 
 def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
-    """Whole or not at all, also if the process is killed or the disk is full. `data`: the content, or its pieces, which
-    are never in memory together."""
+    """Write a file completely or not at all, even if the process is killed or the disk is full. `data`: the content, or
+    its pieces, of which only one is in memory at a time."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(exist_ok=True)
@@ -22,7 +22,7 @@ def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        if os.name == "posix":  # the new name itself outlives a power failure
+        if os.name == "posix":  # so that the new name survives a power failure
             handle = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -41,7 +41,7 @@ def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
 
 
 def check(path: Path) -> None:
-    """That it can be written, before the work of which it shall hold the outcome; its folder is made."""
+    """Check that a file can be written, before the work whose result it will contain. Its folder is created."""
     probe = path.with_name(f".{path.name}.tmp")
     try:
         if path.is_dir():

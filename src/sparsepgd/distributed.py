@@ -1,7 +1,7 @@
 """Several workers on one run, as torchrun starts them: ``torchrun --nproc-per-node N -m sparsepgd evaluate ...``.
 
-They tell each other what is to be done and when it is done, no more: images and results go through the run folder.
-Gloo does that beside any device. Outside torchrun there is one worker, and nothing here does anything.
+Here they only tell each other what to do and when it is done, over gloo, which works beside any device. Images and
+results go through the run folder. Outside torchrun there is one worker, and nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from uuid import uuid4
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # first imported after the workers have met, its functions keep their group for ever
+import torch.distributed.nn  # imported after the workers have joined, it would keep their group alive
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from sparsepgd.errors import SparsePGDError
 
-START = timedelta(minutes=10)  # until all have come
-PATIENCE = timedelta(days=1)  # for a worker that hangs: one that dies is noticed at once, a chunk may take hours
+START = timedelta(minutes=10)  # for all workers to start
+PATIENCE = timedelta(days=1)  # for a worker that hangs: one that dies is noticed at once, but a chunk may take hours
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Workers:
-    """This worker among its like. All of them must make the same calls in the same order."""
+    """This worker, and the number of all workers. All of them must make the same calls in the same order."""
 
     rank: int = 0
     world: int = 1
@@ -47,18 +47,18 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """The one that opens and finishes the folder, and speaks."""
+        """Whether this worker is the one that opens and finishes the folder, and prints."""
         return self.rank == 0
 
     @property
     def device(self) -> str | None:
-        """A GPU for each worker of a machine, as far as they go; None if there is nothing to choose."""
+        """The GPU of this worker; workers share GPUs if there are too few. None for a single worker or without GPUs."""
         if self.world == 1 or not torch.cuda.is_available():
             return None
         return f"cuda:{self.local_rank % torch.cuda.device_count()}"
 
     def share(self, make: Callable[[], T]) -> T:
-        """What the first worker makes, for all."""
+        """Return what `make` returns on the first worker, on all workers."""
         box = [make() if self.first else None]
         if self.world > 1:
             with self._together():
@@ -66,7 +66,7 @@ class Workers:
         return box[0]  # type: ignore[return-value]  # None has been replaced
 
     def gather(self, mine: T) -> list[T]:
-        """What each of them has, for all."""
+        """Return the values of all workers, by rank, on all workers."""
         box = [mine] * self.world
         if self.world > 1:
             with self._together():
@@ -86,7 +86,7 @@ class Workers:
 
 @contextmanager
 def joined() -> Iterator[Workers]:
-    """The workers, able to talk. If one fails the connections close, and those that wait for it fail too."""
+    """Connect the workers. If one fails, the connections close, and the workers that wait for it fail too."""
     workers = Workers.here()
     if workers.world == 1 or dist.is_initialized():
         yield workers
@@ -96,16 +96,17 @@ def joined() -> Iterator[Workers]:
         dist.init_process_group("gloo", store=store, rank=workers.rank, world_size=workers.world, timeout=PATIENCE)
     try:
         yield workers
-        workers.gather(None)  # nobody leaves while another still reads
+        workers.gather(None)  # no worker leaves while another still reads
     finally:
-        gc.collect()  # of what still holds the group: its threads must end before Python does, or they end in an abort
+        gc.collect()  # frees what still holds the group, whose threads must end before Python does, or it aborts
         dist.destroy_process_group()
 
 
 def _unused(store: Store, workers: Workers) -> Store:
-    """A part of the store where nobody has written: torchrun keeps it, with the addresses of the dead, at a restart.
+    """An unused part of the store. torchrun keeps the store at a restart, with the addresses of the previous workers.
 
-    The others call, each under a new name; the first answers every call, also old ones, until all have heard it.
+    The other workers call, each under a new name; the first answers every call, including old ones, until all workers
+    have confirmed its answer.
     """
     word, late = uuid4().hex, time.monotonic() + START.total_seconds()
     if not workers.first:

@@ -1,4 +1,4 @@
-"""`evaluate`: how robust a model is, as `spgd evaluate` measures it: recorded, and resumed where it stopped."""
+"""`evaluate`: measure the robustness of a model as `spgd evaluate` does, with a record from which it can resume."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
-STEPS, QUERIES = 100, 200  # of an attack by name
+STEPS, QUERIES = 100, 200  # defaults of an attack given by name
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What an evaluation has found; ``print`` shows it as a table, with its warnings."""
+    """The result of an evaluation; ``print`` shows it as a table with its warnings."""
 
-    record: Record  # what run.json holds: accuracies, one row per image, configuration, versions, warnings
+    record: Record  # the content of run.json: accuracies, one row per image, configuration, versions, warnings
     x: Tensor
     folder: Path | None
     only_read: bool  # the run in the folder was finished before
-    images: Tensor | None  # the adversarial images as they are stored, of a run without a folder
+    images: Tensor | None  # for a run without a folder: the adversarial images as they are stored
 
     @property
     def clean_accuracy(self) -> float:
@@ -74,7 +74,7 @@ class Evaluation:
 
     @cached_property
     def result(self) -> Result:
-        """What the attack returned, with the adversarial images, where the images are."""
+        """The `Result` of the attack with the adversarial images, on the device of the images."""
         stored = load_adversarial(self.folder, self.record)["x_adv"] if self.folder is not None else self.images
         assert stored is not None
         return result_of(self.record.rows, decoded(stored.to(self.x.device), self.x))
@@ -138,8 +138,8 @@ def evaluate(
     `budget`: default 20 pixels. `attack`: a name as on the command line, with `steps` (default 100) for gradient
     attacks and `queries` (default 200) for black-box attacks; or an attack object, with its own budget and length.
     `out`: a folder for the record and the adversarial images, written every `chunk` images: the same call resumes a
-    run that was stopped, and reads one that is finished. `names`: {"model": ..., "data": ...} for the record; a model
-    that is just a function can only be resumed under a name. `class_names`, `command`: for readers of the record.
+    run that was stopped, and reads one that is finished. `names`: {"model": ..., "data": ...} for the record; the run
+    of a plain function can be resumed only with a name. `class_names`, `command`: for readers of the record.
     `logits`, `batch_size`, `engine`, `progress`: as for the call of an attack.
     Under torchrun all workers call this with the same arguments and share the images through `out`.
     """

@@ -1,4 +1,4 @@
-"""Packages that are not required: each comes with an extra of this one, and is imported where it is needed."""
+"""Optional packages: each is installed by an extra of this package and imported only where it is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRAS = {  # module -> package, extra
     "torchmetrics": ("torchmetrics", "detection"),
     "ultralytics": ("ultralytics (AGPL-3.0)", "yolo"),
 }
-PACKAGES = {  # what those lack themselves, where it is called otherwise
+PACKAGES = {  # modules that those packages may lack -> what to install, if its name differs
     "autoattack": "git+https://github.com/fra31/auto-attack",  # not on PyPI
     "pkg_resources": "setuptools<81",
 }
@@ -31,7 +31,7 @@ PACKAGES = {  # what those lack themselves, where it is called otherwise
 
 @contextmanager
 def needs(what: str) -> Iterator[None]:
-    """Around the imports for `what`: where one fails, the error says which package, extra and pip command it takes."""
+    """Wrap the imports for `what`. If one fails, the error says which package, extra and pip command it needs."""
     try:
         yield
     except ImportError as error:

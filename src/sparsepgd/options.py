@@ -1,4 +1,4 @@
-"""Words of the command line -> values of the package."""
+"""Convert arguments of the command line to values of the package."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def eps(words: str) -> float:
 
 
 def attack(name: str, budget: Budget, steps: int, quantize: bool = False, queries: int = 10_000) -> Attacker:
-    """One of ATTACKS, or of another package, with its budget. `steps` are those of gradient attacks, `queries` those
-    of black boxes."""
+    """One of ATTACKS, or an attack of another package. `steps` is used by gradient attacks, `queries` by black-box
+    attacks."""
     if outside.is_outside(name):
         told = steps if outside.takes_steps(name) else None
         return outside.Outside(budget, name, steps=told, quantize=quantize)
@@ -98,7 +98,7 @@ def attack(name: str, budget: Budget, steps: int, quantize: bool = False, querie
 
 
 def preset(name: str, budget: Budget, which: str) -> Attacker:
-    """An attack with the settings of its paper, or with those that take seconds."""
+    """An attack with the settings of its paper, or with settings that take seconds."""
     if which not in PRESETS:
         raise UnsupportedError(f"preset {which!r}; use one of {', '.join(PRESETS)}")
     if outside.is_outside(name):
@@ -122,7 +122,7 @@ def at_cost(name: str, budget: Budget, passes: int) -> Attacker:
 
 
 def entry(name: str) -> registry.Entry:
-    """What is registered under a name or an alias, such as rs for sparse-rs."""
+    """The entry registered under a name or an alias, such as rs for sparse-rs."""
     known = registry.find(name)
     if known is None:
         raise UnsupportedError(f"attack {name!r}; use one of {', '.join(ATTACKS)}, {OTHERS}")
@@ -130,7 +130,7 @@ def entry(name: str) -> registry.Entry:
 
 
 def named(names: str) -> list[str]:
-    """``spgd-projected,sparse-rs`` -> the names, each of another attack."""
+    """``spgd-projected,sparse-rs`` -> the names; no attack may occur twice."""
     words = [name.strip() for name in names.split(",")]
     if not all(words):
         raise UnsupportedError(
@@ -150,7 +150,7 @@ def engine(precision: str | None, compiled: bool) -> Engine | None:
     """How to run the model; None for the default."""
     if precision is None and not compiled:
         return None
-    return Engine(precision, compiled)  # type: ignore[arg-type]  # it refuses what it does not know
+    return Engine(precision, compiled)  # type: ignore[arg-type]  # Engine checks it
 
 
 def length(search: Attacker) -> str:
@@ -160,6 +160,6 @@ def length(search: Attacker) -> str:
 
 
 def run_folder(parts: Sequence[object], words: object) -> Path:
-    """A folder for these words of the command line, named by parts of them: the same words, the same folder."""
+    """A folder named after `parts` and a digest of `words`, so that the same command has the same folder."""
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:8]
     return Path("runs") / re.sub(r"[^\w.,+-]+", "-", "-".join(map(str, (*parts, digest))))

@@ -38,7 +38,7 @@ def accuracies(rows: list[tuple[str, Summary]], title: str, caption: str) -> Tab
 
 
 def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
-    """Robust accuracy at up to eight values of k, from runs that looked for the smallest."""
+    """Robust accuracy at up to nine values of k, from runs that searched for the smallest k."""
     shown = sorted({round(k_max * part / 8) for part in range(9)})
     table = _named(("%, at k =", *map(str, shown)), title, min_width=12)
     for name, record in rows:
@@ -48,7 +48,7 @@ def over_k(rows: Sequence[tuple[str, Record]], k_max: int, title: str) -> Table:
 
 
 def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Table:
-    """Mean and spread over seeds, and what is left if every seed may break an image."""
+    """Mean and spread over seeds, and the robust accuracy against all seeds together."""
     table = _named(("model", "mean", "sd", "least", "most", "all seeds together"), title, min_width=12)
     for name, records in rows:
         robust = [record.robust_accuracy for record in records]
@@ -58,7 +58,7 @@ def over_seeds(rows: Sequence[tuple[str, Sequence[Record]]], title: str) -> Tabl
 
 
 def compared(lines: Sequence[Line], title: str, caption: str) -> Table:
-    """One attack a row, the strongest first."""
+    """One attack per row, the strongest first."""
     table = _named(("attack", "robust", "95 %", "groups", "forward", "backward", "time"), title, caption)
     for one in sorted(lines, key=lambda line: line.robust_accuracy):
         table.add_row(
@@ -111,7 +111,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _named(header: Sequence[str], title: str, caption: str = "", min_width: int | None = None) -> Table:
-    """Names, at least so wide, which may take several lines, and numbers, which may not."""
+    """A column of names, at least `min_width` wide, which may wrap, and columns of numbers, which may not."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column(header[0], min_width=min_width, overflow="fold")
     for column in header[1:]:
@@ -123,7 +123,7 @@ WIDEST = 30  # characters of the name of a model; a longer one takes several lin
 
 
 def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
-    """One model a row, with the folder where it lies; of its robust accuracies the lowest."""
+    """One model per row, with its lowest robust accuracy and its folder."""
     table = Table(
         title="shipped models", title_justify="left", caption=caption, caption_justify="left",
         box=box.SIMPLE, pad_edge=False, show_edge=False, padding=0,
@@ -140,7 +140,7 @@ def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:
 
 
 def words(header: Sequence[str], rows: Sequence[Sequence[str]], title: str, names: Sequence[int] = (0,)) -> Table:
-    """A narrow table of words that are there already; the columns `names`, the first alone, may take several lines."""
+    """A narrow table of text. Only the columns `names` may wrap; default: the first."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, padding=0)
     for i, column in enumerate(header):
         table.add_column(column, justify="right" if i else "left", no_wrap=i not in names, overflow="fold")

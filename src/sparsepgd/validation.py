@@ -1,6 +1,6 @@
-"""Values from outside: fields of dataclasses checked by pydantic, and what it finds wrong in one line.
+"""Validate the fields of dataclasses with pydantic, and describe the first error in one line.
 
-pydantic is imported when something is checked. Models load and train without it too; then values are taken as they are.
+pydantic is imported when something is checked. Models load and train without it; values are then not checked.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ LIMITS = {
 
 
 def checked(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass with these values, each of its field's type and within the limits (ge, gt, le) of its metadata;
-    otherwise a ValueError. numpy's numbers are numbers."""
+    """The dataclass with these values. Each must have the type of its field and lie within the limits (ge, gt, le) of
+    its metadata; otherwise a ValueError is raised. Scalars of numpy count as numbers."""
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     return kind(**_validated(kind, values))
 
 
 def check_some(kind: type, values: Mapping[str, Any]) -> None:
-    """Those of the values that are fields of the dataclass, each by itself; a ValueError says what is wrong."""
+    """Check the values that are fields of the dataclass, each on its own; a ValueError says what is wrong."""
     _validated(kind, {one.name: values[one.name] for one in fields(kind) if one.name in values}, missing=False)
 
 
 def _validated(kind: type, values: dict[str, Any], missing: bool = True) -> dict[str, Any]:
-    """`missing`: whether all fields must be there."""
+    """`missing`: whether a missing field is an error."""
     try:
         from pydantic import ValidationError
     except ModuleNotFoundError:
@@ -65,7 +65,7 @@ def _validated(kind: type, values: dict[str, Any], missing: bool = True) -> dict
 
 @cache
 def model_of(kind: Any) -> type[BaseModel]:
-    """The pydantic model of a dataclass, for its JSON schema too."""
+    """The pydantic model of a dataclass, also used for its JSON schema."""
     from pydantic import ConfigDict, Field, create_model
 
     def info(field: Any) -> Any:
@@ -82,7 +82,8 @@ def model_of(kind: Any) -> type[BaseModel]:
 
 
 def problem(error: ValidationError, *, missing: bool = True) -> str:
-    """The first of them in one line: what came, what was expected; nothing if it is only that some are `missing`."""
+    """The first error in one line: the value and what was expected. Unless `missing`, missing fields are ignored; ""
+    if there is no other error."""
     first = next((one for one in error.errors(include_url=False) if missing or one["type"] != "missing"), None)
     if first is None:
         return ""

@@ -1,1 +1,1 @@
-"""What tests share: models, images, problems with known answers, small runs."""
+"""Shared by the tests: models, images, problems with known answers, small runs."""

@@ -13,8 +13,8 @@ from sparsepgd.search import registry
 from sparsepgd.search.contract import Attacker
 from support.budgets import BUDGETS
 
-NAMES = options.ATTACKS  # all that are registered
-STEPS, QUERIES = 12, 13  # of those that are not in SHORT
+NAMES = options.ATTACKS  # all registered attacks
+STEPS, QUERIES = 12, 13  # unless SHORT has others
 SHORT: dict[str, dict[str, Any]] = {
     "corner-search": {"best": 8, "samples": 2, "candidates": 40, "levels": 2},
     "cw-l0": {
@@ -30,7 +30,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "sigma-zero": {"steps": 6},
     "sparse-fool": {"steps": 3, "deepfool_steps": 4, "classes": 3},
 }  # fmt: skip
-MORE: list[tuple[str, dict[str, Any]]] = [  # further settings that change what is done
+MORE: list[tuple[str, dict[str, Any]]] = [  # further settings that change the algorithm
     ("spgd-unprojected", {"loss": "margin"}),
     ("sparse-rs", {"loss": "margin", "p_init": 0.3}),
     ("pgd0", {"steps": 2, "restarts": 2, "targets": 2}),
@@ -48,7 +48,7 @@ def short(name: str, budget: sp.Budget, **changes: Any) -> Attacker:
 
 
 def taken(name: str) -> list[sp.Budget]:
-    """The budgets that an attack does not refuse."""
+    """The budgets that an attack supports."""
     found = []
     for budget in BUDGETS:
         try:
@@ -60,7 +60,7 @@ def taken(name: str) -> list[sp.Budget]:
 
 
 def variants(name: str) -> list[dict[str, Any]]:
-    """The attack as it is; on the 8-bit grid and, where it would stop early, in full length; with further settings."""
+    """Settings to test: none; the 8-bit grid, without early stop if the attack has one; those of MORE."""
     fields = {field.name for field in dataclasses.fields(registry.ENTRIES[name].kind)}
     other = {"quantize": True, **({"early_stop": False} if "early_stop" in fields else {})}
     return [{}, other, *(changes for known, changes in MORE if known == name)]

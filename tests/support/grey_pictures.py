@@ -1,4 +1,4 @@
-"""Pictures of one grey each, which tells them apart once they are read."""
+"""Pictures of a single grey level each, by which a test recognises them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def levels(x: torch.Tensor) -> list[int]:
-    """The grey of each image."""
+    """The grey level of each image."""
     return (x[:, 0, 0, 0] * 255).round().long().tolist()
 
 

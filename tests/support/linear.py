@@ -28,7 +28,7 @@ def problem(budget: sp.Budget, size: int = 8, seed: int = 0) -> tuple[Tensor, Te
 
 
 def reached(attack: Any, weight: Tensor, x: Tensor) -> Tensor:
-    """<weights, delta> of what the attack finds, (B,), with the decision too far away to end the search."""
+    """(B,) <weights, delta> of the result of an attack, with a decision boundary too far away to be reached."""
     result = attack(Linear(weight, -1000.0), x, torch.zeros(len(x), dtype=torch.int64))
     return ((result.x_adv - x) * weight).flatten(1).sum(1)
 
@@ -42,7 +42,7 @@ def with_slack(weight: Tensor, x: Tensor, best: Tensor, slack: float) -> Linear:
 def planted(budget: sp.Budget, size: int = 8, seed: int = 0, faint: float = 0.2) -> tuple[Tensor, Tensor, Tensor]:
     """Like `problem`, with k groups at random places; the weights of all others are `faint` times as large, at most.
 
-    They are the best ones whether groups overlap or not, unless two of them do.
+    They are the best groups, even if groups overlap, unless two of the k do.
     """
     generator = torch.Generator().manual_seed(seed)
     threat = budget.resolve((3, size, size))
@@ -56,12 +56,12 @@ def planted(budget: sp.Budget, size: int = 8, seed: int = 0, faint: float = 0.2)
 
 
 def just_out_of_reach(weight: Tensor, x: Tensor, best: Tensor) -> Linear:
-    """A model that no image fools, one of them only just: the search goes on, and all losses have their slope."""
+    """A model that no perturbation fools, one of them only just, so the search continues and no loss is flat."""
     return Linear(weight, -float(((x * weight).flatten(1).sum(1) + best).max()) - 0.01)
 
 
 def grey(pattern: sp.Pattern, eps: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, one grey image and the gains (groups,) of its groups, largest first: room is the same everywhere."""
+    """Weights, one grey image, whose values can all change equally far, and the gains (groups,), largest first."""
     weight = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(3))
     x = torch.full((1, 3, 8, 8), 0.5)
     room = min(eps, 0.5)

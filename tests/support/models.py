@@ -1,4 +1,4 @@
-"""Small models whose best answer is known, that count or that refuse, and images for them."""
+"""Small models with known best perturbations, with counters or with limits, and images for them."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class SmallConvNet(nn.Module):
 
 
 class Dial(nn.Module):
-    """Three classes; the first value of an image, 0 to 3 tenths, says how sure it is of class 0.
+    """Three classes; the first value of an image, 0 to 3 tenths, selects the logits. With label 0:
 
-    0: class 0; 1: barely class 1, a success of small cross-entropy; 2: barely class 0, a failure of a larger one;
-    3: class 1, a success of the largest.
+    0: class 0; 1: barely class 1, a success with a small cross-entropy; 2: barely class 0, a failure with a larger one;
+    3: class 1, a success with the largest.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Dial(nn.Module):
 
 
 class Tight(nn.Module):
-    """A network on a device with little memory; it counts how often that did not suffice."""
+    """A network on a device with little memory; it counts how often the memory did not suffice."""
 
     def __init__(self, room: int, net: nn.Module | None = None) -> None:
         super().__init__()
@@ -82,12 +82,12 @@ class Tight(nn.Module):
 
 
 class Counting(nn.Module):
-    """Counts the rows it is asked about, and those that a gradient flows back to."""
+    """Counts the rows in forward and in backward passes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model, self.asked, self.flowed = model, 0, 0
-        self.train(model.training)  # some put it back into the mode in which they found it
+        self.train(model.training)  # some callers restore the mode in which they found it
 
     def forward(self, x: Tensor) -> Tensor:
         self.asked += len(x)
@@ -101,7 +101,7 @@ class Counting(nn.Module):
 
 
 class NoLook(TorchDispatchMode):
-    """As on a GPU: forbids every operation whose result, or the shape of it, the host would have to wait for."""
+    """Forbids every operation for whose result, or its shape, the host would have to wait on a GPU."""
 
     def __enter__(self) -> Self:
         self.patch = pytest.MonkeyPatch()
@@ -142,7 +142,7 @@ def images(count: int, channels: int = 3, size: int = 12, seed: int = 1, dtype: 
 
 
 def labelled(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's own answers, so that every image starts out right."""
+    """The model's own predictions, so that every image is classified correctly."""
     training = model.training
     with torch.no_grad():
         y = model.eval()(x).argmax(1)
@@ -151,7 +151,7 @@ def labelled(model: nn.Module, x: Tensor) -> Tensor:
 
 
 class Flattening(nn.Module):
-    """As many have it: a view of the maps, which channels last do not allow."""
+    """Flattens feature maps by `view`, as many networks do; tensors in channels-last layout do not allow it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How many operations torch launches for a step as a GPU makes it, where its kernels are one operation each."""
+"""Count the operations that torch launches for a step as on a GPU, where each of our kernels is one operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USERS = (
 
 
 class Kernels:
-    """In the place of those of a GPU: any values, of the right shapes."""
+    """Stand-ins for the kernels of a GPU: arbitrary values of the right shapes."""
 
     MOST = POINTS = CLASSES = 4096
 

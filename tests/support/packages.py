@@ -1,5 +1,5 @@
-"""What the tests of the adapters share: other packages, imported with the warnings of their own imports left aside,
-and a small model with images that it gets right."""
+"""Shared by the tests of the adapters: other packages, imported without the warnings of their own imports, and a small
+model with images that it classifies correctly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.models import SmallConvNet, images, labelled
 
 
 def package(name: str) -> Any:
-    """The package, or the test is skipped."""
+    """The package; the test is skipped if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return pytest.importorskip(name)
@@ -37,12 +37,12 @@ def predictions(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def changed(x: Tensor, x_adv: Tensor) -> Tensor:
-    """(B,), pixels of which any bit changed."""
+    """(B,) the number of pixels with any changed bit."""
     return (x_adv != x).any(1).flatten(1).sum(1)
 
 
 def mixed_mode(model: nn.Module) -> list[bool]:
-    """Put the model in training mode but for its BatchNorm, as people do who fine-tune; the flags of all modules."""
+    """Put the model in training mode except for its BatchNorm, as for fine-tuning; return the modes of all modules."""
     model.train()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -55,7 +55,7 @@ def modes(model: nn.Module) -> list[bool]:
 
 
 def watched(model: nn.Module) -> list[bool]:
-    """Fills with one entry for each time the model is asked: whether any module was in training mode then."""
+    """A list that gets one entry for each forward pass: whether any module was in training mode."""
     seen: list[bool] = []
     model.register_forward_pre_hook(lambda *_: seen.append(any(modes(model))))
     return seen

@@ -1,4 +1,4 @@
-"""What every attack promises, as facts for a test to assert: promises that are broken, what a call leaves behind."""
+"""What every attack promises, for tests to assert: the promises that a result breaks, and what a call leaves behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.models import SmallConvNet, images, labelled
 
 
 def broken(attack: Any, result: sp.Result, model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
-    """Promises that an untargeted result does not keep; the model is in evaluation mode, x on the 8-bit grid."""
+    """The promises that an untargeted result breaks; the model is in evaluation mode, x on the 8-bit grid."""
     budget, x_adv = attack.budget, result.x_adv
     changed = x_adv != x  # (B, C, H, W)
     groups = group_l0(changed, budget.pattern)
@@ -49,7 +49,7 @@ def broken(attack: Any, result: sp.Result, model: nn.Module, x: Tensor, y: Tenso
 
 
 def mixed() -> tuple[SmallConvNet, Tensor, Tensor]:
-    """Images that are right, and a model in training mode, but one layer, with one parameter that is frozen."""
+    """Correctly classified images, and a model in training mode except for one layer, with one frozen parameter."""
     model, x = SmallConvNet(), images(4)
     y = labelled(model, x)
     model.train()
@@ -59,7 +59,7 @@ def mixed() -> tuple[SmallConvNet, Tensor, Tensor]:
 
 
 def left_behind(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
-    """What is not after a call as it was before; nothing has a gradient before."""
+    """What a call changes although it should not; before the call no parameter has a gradient."""
     modes = [module.training for module in model.modules()]
     flags = [one.requires_grad for one in model.parameters()]
     state = {key: value.clone() for key, value in model.state_dict().items()}

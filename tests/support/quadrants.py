@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-PLACES = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # of these helpers, and more
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}  # of a process of its own
+PLACES = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # import paths
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}  # for a separate process
 QUICK: dict[str, Any] = {"batch": 16, "steps": 3, "multi_eps": 2, "watch_steps": 3}
 
 

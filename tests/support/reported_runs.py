@@ -1,4 +1,4 @@
-"""Small runs for the tests of this folder."""
+"""Small runs for the tests of reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsepgd.search.contract import Attacker
 from support.models import SmallConvNet, images, labelled
 
 MARKUP = "<script>alert(1)</script>"
-CLASSES = ("cat & dog", "_hidden", MARKUP, "$x$ = $y", "猫")  # the model says 2 most often
+CLASSES = ("cat & dog", "_hidden", MARKUP, "$x$ = $y", "猫")  # the model predicts 2 most often
 COMMAND = f"spgd evaluate --model 'evil.py:{MARKUP}'"
 COUNT = 18
 
@@ -35,7 +35,7 @@ def make(
     model_name: str = f"model {MARKUP}",
     about: About | None = None,
 ) -> Path:
-    """A finished run whose names are markup; every sixth image is wrong from the start, of classes 0, 1, 3."""
+    """A finished run with markup in its names; every sixth image is labelled 0, 1 or 3 and so misclassified."""
     model, x = SmallConvNet(channels=channels, seed=model_seed).eval(), images(count, channels=channels, size=size)
     y = labelled(model, x)
     y[::6] = torch.tensor([0, 1, 3]).repeat(count)[: len(y[::6])]
@@ -58,7 +58,7 @@ def make_watermark(folder: Path) -> Path:
 
 
 def make_of_numbers(folder: Path, *shape: int) -> Path:
-    """A run on what is no image: inputs of this shape, such as features (F,) or signals (C, L)."""
+    """A run on inputs that are not images, of this shape: such as features (F,) or signals (C, L)."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(COUNT, *shape, generator=generator)
     model = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 3)).eval()

@@ -1,4 +1,4 @@
-"""Programs run as they stand; scripts in this process, so that no torch is imported once more."""
+"""Run programs unchanged, and scripts in this process, so that torch is not imported again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """One of benchmarks/, imported."""
+    """Import a script of benchmarks/."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -55,7 +55,7 @@ def output(file: Path, *words: str, cwd: Path, strict: bool = False) -> str:
             if end.code:
                 raise AssertionError(f"{file.name}: {end.code}") from None
         finally:
-            for name in set(sys.modules) - known:  # of its neighbours, which others may mean by the same name
+            for name in set(sys.modules) - known:  # files beside it, whose names other programs may use too
                 if str(file.parent) in str(getattr(sys.modules[name], "__file__", None)):
                     del sys.modules[name]
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Detectors small enough for tests: torchvision's classes on a backbone of two layers, with weights that are fixed."""
+"""Detectors small enough for tests: torchvision's classes on a backbone of two layers, with fixed weights."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
 
 
 def made(kind: str) -> nn.Module:
-    """In evaluation mode; the same weights every time."""
+    """The detector in evaluation mode, with the same weights every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = KINDS[kind]()
         for parameter in model.parameters():
-            if parameter.dim() == 4:  # so that what is seen reaches the outputs
+            if parameter.dim() == 4:  # so that the image affects the outputs
                 nn.init.normal_(parameter, 0.0, 0.2)
     return model.eval()
 

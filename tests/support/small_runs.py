@@ -1,4 +1,4 @@
-"""One small run, whole or stopped early, and what is compared of it."""
+"""One small run, complete or stopped early, and the parts of it that tests compare."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def problem(count: int = 12, seed: int = 0) -> tuple[SmallConvNet, tuple[Tensor,
 
 
 def outcome(folder: Path) -> tuple[dict[str, object], bytes]:
-    """All of a run but the times."""
+    """Everything in a run except the times."""
     return load(folder).model_dump(exclude=TIMES), (folder / "adversarial.safetensors").read_bytes()
 
 
 def start(folder: Path, stop_after: int | None = None, chunk: int = 4) -> Record:
-    """The run that most tests disturb; it ends early after some chunks if asked to."""
+    """The run that most tests use; it ends early after `stop_after` chunks."""
     model, data = problem()
     asked = iter(range(100))
     return runs.run(folder, ATTACK, model, data, chunk=chunk, stop=lambda: next(asked) == stop_after)

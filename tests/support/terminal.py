@@ -1,4 +1,4 @@
-"""The command `spgd` as a user meets it, without a process of its own."""
+"""Run the command `spgd` as a user does, but in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsepgd.cli import main
 
 
 def spgd(*words: str, cwd: Path) -> CompletedProcess[str]:
-    """What it prints, and its exit code."""
+    """The output and the exit code of a command."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         contextlib.chdir(cwd),

@@ -20,7 +20,7 @@ def network(seed: int = 0) -> nn.Module:
 
 
 def put(folder: Path, name: str, model: nn.Module, dtype: torch.dtype = torch.float32, **changes: Any) -> zoo.Card:
-    """Weights and card in the folder."""
+    """Write weights and card to the folder."""
     state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in model.state_dict().items()}
     weights = save({key: value.contiguous() for key, value in state.items()})
     about: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One update of Sparse-PGD at a time."""
+"""Single updates of Sparse-PGD."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.models import images
 
 
 def one_update(attack: sp.SparsePGD, g: Tensor, n: int = 0, w: Tensor | None = None) -> tuple[State, State, Images]:
-    """A state of two images and what an update with the gradient g makes of it."""
+    """A state of two images, and the state after an update with the gradient g."""
     threat = attack.budget.resolve((3, 6, 6))
     x = images(2, size=6)
     y = torch.zeros(2, dtype=torch.int64)

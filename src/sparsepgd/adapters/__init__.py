@@ -1,7 +1,7 @@
-"""Other packages: our attacks in their call shapes, and theirs as members of our cascade and comparison.
+"""Adapters: our attacks with the interfaces of other packages, and their attacks in our cascades and comparisons.
 
-``adapters.foolbox``, ``adapters.art`` and ``adapters.torchattacks`` need the package of that name and are imported by
-whoever has it: ``from sparsepgd.adapters.foolbox import FoolboxAttack``. What is exported here needs nothing more.
+``adapters.foolbox``, ``adapters.art`` and ``adapters.torchattacks`` need the package of that name, so import them
+directly: ``from sparsepgd.adapters.foolbox import FoolboxAttack``. The names exported here need no other package.
 """
 
 from sparsepgd.adapters.attackbench import Function, spgd

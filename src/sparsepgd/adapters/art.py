@@ -22,7 +22,7 @@ with needs("the adapter for art"):
     from art.estimators.classification.classifier import ClassifierMixin
     from art.estimators.estimator import BaseEstimator
 
-Array = Any  # of numpy; ART states no types of entries
+Array = Any  # numpy arrays; ART does not specify their dtype
 
 
 class ARTAttack(EvasionAttack):
@@ -99,7 +99,7 @@ def _range(clip_values: Any) -> Range:
 
 
 def _masked(attack: Attacker, mask: Tensor) -> Attacker:
-    """The attack kept to where the mask (B, C, H, W) is set."""
+    """The attack restricted to where the mask (B, C, H, W) is set."""
     if bool((mask != mask[:, :1]).any()):
         raise UnsupportedError("the mask differs between the channels of a pixel; give one value per pixel")
 

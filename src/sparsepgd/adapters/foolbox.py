@@ -70,7 +70,7 @@ class FoolboxAttack(FixedEpsilonAttack):
 
 
 class GroupDistance(Distance):
-    """How many groups of the pattern have changed. foolbox's own l0 distance counts every channel."""
+    """The number of changed groups of the pattern. foolbox's own l0 distance counts every channel."""
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern

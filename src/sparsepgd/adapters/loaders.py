@@ -1,4 +1,4 @@
-"""Loader in, loader out, the interface of secml-torch: attack(model, loader) -> a loader of adversarial images."""
+"""Our attacks with the interface of secml-torch: attack(model, loader) -> a loader of adversarial images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all adapters of our attacks share: another range of values, targets, and images that stay what they were."""
+"""Shared by all adapters of our attacks: other ranges of values, targets, and unchanged pixels that stay exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Images between two values, [0, 255] for instance, and in [0, 1]."""
+    """Conversion between a range of values, such as [0, 255], and [0, 1]."""
 
     low: float = 0.0
     high: float = 1.0
@@ -32,7 +32,7 @@ class Range:
 
     @property
     def maps(self) -> dict[str, Map]:
-        """For `attacked`; none where there is nothing to do."""
+        """Arguments for `attacked`; {} if the range is [0, 1] already."""
         return {} if self == Range() else {"unit": self.unit, "back": self.back}
 
 
@@ -47,15 +47,15 @@ def attacked(
     back: Map | None = None,
     **options: Any,
 ) -> Tensor:
-    """x_adv, in the range of x. Untouched pixels are those of x bit for bit, whatever the way to [0, 1] and back.
+    """x_adv, in the range of x. Unchanged pixels are equal to those of x bit for bit, also after conversions.
 
-    `y`: true labels; where there is a target they may be unknown, and `unknown(target)` stands for them.
-    `unit`, `back`: from the values of x to [0, 1] and back, if x is not there already.
+    `y`: true labels; if there is a target and they are unknown, pass `unknown(target)`.
+    `unit`, `back`: convert the values of x to [0, 1] and back, if x has another range.
     """
     goal = None if target is None else Targeted(target)
     if unit is None or back is None:
         return attack(model, x, y, goal=goal, **options).x_adv
-    inside = unit(x).clamp(0, 1)  # round-off may have left it
+    inside = unit(x).clamp(0, 1)  # round-off may leave [0, 1]
     found = attack(View(lambda point: model(back(point)), model), inside, y, goal=goal, **options).x_adv
     return torch.where(found != inside, back(found), x)
 

@@ -1,4 +1,4 @@
-"""Attacks of other packages with our interface: found by name, counted, projected to the budget, verified."""
+"""Attacks of other packages with our interface: selected by name, projected to the budget, verified and counted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sparsepgd.search.standalone import Queries, Standalone
 from sparsepgd.threat import LEVELS, Features, Pattern, Pixels, Threat
 
 Function = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> x_adv
-PACKAGES = {  # the word before the colon, and where its attacks are
+PACKAGES = {  # prefix of the name -> module with the attacks
     "foolbox": "foolbox.attacks",
     "torchattacks": "torchattacks",
     "art": "art.attacks.evasion",
     "adv-lib": "adv_lib.attacks",
 }
-STEPS = ("steps", "num_steps", "max_iter")  # what they call the number of steps
-# attacks that can be told the budget: k, and the share of all values that k groups are
+STEPS = ("steps", "num_steps", "max_iter")  # their names for the number of steps
+# arguments that pass the budget to an attack, from k and the share of all values in k groups
 TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
     "torchattacks:JSMA": lambda k, share: {"gamma": share},
     "torchattacks:OnePixel": lambda k, share: {"pixels": k},
@@ -64,10 +64,10 @@ class Outside(Standalone):
     """
 
     goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted,)
-    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)  # it is projected to these
+    patterns: ClassVar[tuple[type[Pattern], ...]] = (Pixels, Features)  # of the projection
     theirs: str | Function = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    steps: int | None = None  # left out: their own
+    steps: int | None = None  # default: that of the attack
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,7 +115,7 @@ class Outside(Standalone):
             ) from error
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
-        """Our settings first (budget, length if there is one, no progress bars), then the caller's."""
+        """Our settings (budget, steps if given, no progress bars), overridden by those of the caller."""
         values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
         told, k = TOLD.get(self.name), self.budget.k
         known = told(k, k * values / x[0].numel()) if told else {}
@@ -126,7 +126,7 @@ class Outside(Standalone):
         return {**known, **self.settings}
 
     def _within(self, threat: Threat, images: Images, found: Tensor) -> Tensor:
-        """The k groups that changed most, within the box; x elsewhere, and where they return no number."""
+        """The k groups that changed most, within the box; x elsewhere, and where the result is not finite."""
         if found.shape != images.x.shape:
             raise UnsupportedError(f"{self.name} returned {tuple(found.shape)} for images {tuple(images.x.shape)}")
         found = torch.where(found.isfinite(), found, images.x)
@@ -143,7 +143,7 @@ class Counted(nn.Module):
     def __init__(self, oracle: Oracle, x: Tensor) -> None:
         super().__init__()
         self.oracle, self.dtype = oracle, x.dtype
-        self.anchor = nn.Parameter(x.new_zeros(1), requires_grad=False)  # where to find the device
+        self.anchor = nn.Parameter(x.new_zeros(1), requires_grad=False)  # other packages infer the device from it
         self.forwards = self.backwards = 0  # images
         self.eval()
 
@@ -160,7 +160,7 @@ class Counted(nn.Module):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Other packages use global generators: seeded here and restored. (Those of torch are restored with the model.)"""
+    """Seed the global generators that other packages use, and restore them (`borrowed` restores those of torch)."""
     plain, array = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
@@ -190,7 +190,7 @@ def _steps_word(kind: Any) -> str | None:
 
 
 def _run(package: str, kind: Any, settings: dict[str, Any], model: nn.Module, x: Tensor, y: Tensor) -> Any:
-    """Their attack in its own call shape."""
+    """Call the attack through the interface of its package."""
     if package == "foolbox":
         from foolbox import PyTorchModel
 
@@ -200,7 +200,7 @@ def _run(package: str, kind: Any, settings: dict[str, Any], model: nn.Module, x:
     if package == "torchattacks":
         return kind(model, **settings)(x, y)
     if package == "adv-lib":
-        goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some insist on it
+        goal = {"targeted": False} if "targeted" in inspect.signature(kind).parameters else {}  # some require it
         return kind(model=model, inputs=x, labels=y, **{**goal, **settings})
     from art.estimators.classification import PyTorchClassifier
 
@@ -209,5 +209,5 @@ def _run(package: str, kind: Any, settings: dict[str, Any], model: nn.Module, x:
     shape, device = tuple(x.shape[1:]), "gpu" if x.is_cuda else "cpu"
     loss = nn.CrossEntropyLoss()
     classifier = PyTorchClassifier(model, loss, shape, classes, clip_values=(0, 1), device_type=device)
-    # without labels: ART takes what the model says for them, and here it is right (for JSMA they are targets)
+    # no labels: ART then uses the predictions, which are correct here (to JSMA labels would be targets)
     return torch.from_numpy(kind(classifier, **settings).generate(x.float().cpu().numpy()))

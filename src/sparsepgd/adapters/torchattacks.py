@@ -18,11 +18,11 @@ with needs("the adapter for torchattacks"):
 
 
 class TorchAttack(Base):
-    """``TorchAttack(model, SparsePGD(Budget(k=20)))``; normalised images after `set_normalization_used`, targeted
-    modes, `save` and MultiAttack as for every attack there.
+    """``TorchAttack(model, SparsePGD(Budget(k=20)))``. `set_normalization_used`, targeted modes, `save` and MultiAttack
+    work as for every attack of torchattacks.
 
-    Unlike theirs, untouched pixels survive the normalisation, each submodule's mode is restored, also after an
-    exception, and what `save` writes with save_type="int" is rounded to the nearest level.
+    Unlike in their attacks, unchanged pixels stay exact under normalisation, the mode of each submodule is restored
+    even after an exception, and `save` with save_type="int" rounds to the nearest level.
     """
 
     def __init__(self, model: nn.Module, attack: Attacker, seed: int = 0) -> None:

@@ -1,1 +1,1 @@
-"""The sub-commands of `spgd`, one a file: parsing and printing only."""
+"""The sub-commands of `spgd`, one per file: parsing and printing only."""

@@ -1,4 +1,4 @@
-"""Options that several commands take, with their help, in the panels of `--help`; a command says what is left out."""
+"""Options shared by several commands, with their help and their panel of `--help`; each command sets its defaults."""
 
 from __future__ import annotations
 

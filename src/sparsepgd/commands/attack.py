@@ -1,4 +1,4 @@
-"""`spgd attack`: one picture."""
+"""`spgd attack`: attack one image."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def measure(
     budget = Budget(k=k, pattern=options.pattern(pattern))
     budget.resolve(shape_of(x))
     other = _rivals(budget, steps, queries, official, sparse_rs, others)
-    logits_of(source.model, x[:1], 1)  # if the model does not take such images, that is the error
+    logits_of(source.model, x[:1], 1)  # raises if the model does not take such images
     at_once = batch_size or (64 if on_cpu else 512)
     record = bench.measure(
         bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once, below),
@@ -87,7 +87,7 @@ def measure(
 
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
-    """The precisions that are measured; on a GPU fp16 with compiled code too, unless that is decided."""
+    """The precisions to measure, and whether to compile; on a GPU, fp16 both ways unless `compiled` is set."""
     names = [word.strip() for word in words.split(",")] if words else ["fp32"] if on_cpu else ["tf32", "fp16"]
     unknown = next((name for name in names if name not in PRECISIONS), None)
     if unknown is not None:

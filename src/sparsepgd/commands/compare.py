@@ -91,7 +91,7 @@ def compare(
 def _searches(
     names: str | None, budget: Budget, preset: str, equal_cost: int | None
 ) -> tuple[dict[str, Attacker], list[str]]:
-    """The attacks by name; if none is named, all that take the pattern, and the names of those that do not."""
+    """The attacks by name; if none is named, all that support the pattern, and the names of those that do not."""
     found: dict[str, Attacker] = {}
     refused = []
     for name in options.COMPARED if names is None else options.named(names):
@@ -101,7 +101,7 @@ def _searches(
             else:
                 found[name] = options.at_cost(name, budget, equal_cost)
         except UnsupportedError:
-            if names is not None or not found:  # SparseAnneal comes first and takes every pattern
+            if names is not None or not found:  # SparseAnneal comes first and supports every pattern
                 raise
             refused.append(name)
     return found, refused

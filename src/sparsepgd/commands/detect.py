@@ -83,7 +83,7 @@ def detect(
                 search, loaded.model, loaded.detector, scenes, where, seed=seed, batch_size=batch_size, progress=report
             )
         record["lines"].append({"words": words, **asdict(line)})
-        # after every line: a killed run keeps what is finished
+        # written after every line, so that a killed run keeps its finished lines
         atomic.write(out_dir / "detect.json", (json.dumps(record, indent=2) + "\n").encode())
         stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
         for i in range(min(pictures, len(scenes))):
@@ -97,7 +97,7 @@ def detect(
 def _searches(
     names: str, budgets: Sequence[str], steps: int, queries: int
 ) -> tuple[list[tuple[str, Attack]], list[str]]:
-    """Every attack with every budget, and in words those that do not go together."""
+    """Every attack with every budget, and descriptions of the combinations that are not supported."""
     found, refused = [], []
     for words in budgets:
         kind, _, count = words.rpartition("@")
@@ -111,7 +111,7 @@ def _searches(
                     raise UnsupportedError(
                         "an ensemble needs successes, and attacks on detectors have none; use spgd-unprojected"
                     )
-                # once and untargeted: there are no classes to be led to
+                # once and untargeted, because there are no target classes
                 found.append((words, search.once() if isinstance(search, Repeated) else search))
             except UnsupportedError:
                 if name not in options.ATTACKS or (len(budgets) == 1 and "," not in names):

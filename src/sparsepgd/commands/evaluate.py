@@ -103,7 +103,7 @@ def evaluate(
         names, data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
         normalise=normalise,
     )  # fmt: skip
-    for _, images in pairs:  # what is wrong is said before anything is shown
+    for _, images in pairs:  # errors come before any output
         runs.chunk_size(len(images.x), chunk, workers.world, place)
         budget.resolve(shape_of(images.x))
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def _numbers(one: Evaluation) -> dict[str, Any]:
-    """For --json."""
+    """The output of --json."""
     told = one.record.configuration
     return {
         "model": told["model"]["name"],
@@ -153,7 +153,7 @@ def verify(
 ) -> None:
     """Check every reported success of a finished run again, from its files and the model alone."""
     place = device_named(device)
-    load(folder)  # what is wrong with it is said before the model is loaded
+    load(folder)  # raises before the model is loaded
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     found = audit(folder, source.model.to(place), device=place)
     out.print(f"{found.held} of {found.reported} reported successes confirmed")
@@ -164,8 +164,8 @@ def verify(
 
 
 def _introduce(pairs: Pairs, data: str) -> None:
-    """What the models and the images are, before anything runs."""
-    models: dict[str, list[str]] = {}  # by what their images are
+    """Describe the models and the images before anything runs."""
+    models: dict[str, list[str]] = {}  # by the description of their images
     for source, images in pairs:
         out.print(source.about, soft_wrap=True)
         models.setdefault(images.about, []).append(source.name)
@@ -176,7 +176,7 @@ def _introduce(pairs: Pairs, data: str) -> None:
 
 
 def _caption(pairs: Pairs, data: str, seed: int, place: torch.device) -> str:
-    x = pairs[0][1].x  # all have as many, of one kind
+    x = pairs[0][1].x  # the number and kind of images is the same for all
     thing, point = nouns_of(x)
     return (
         f"{counted(len(x), f'{thing}s')} of {data}, seed {seed}, {place}; changed ({point}s) and steps: "
@@ -205,7 +205,7 @@ def _round(
             _say(name, record.warnings)
         if k_max is not None:
             out.print(tables.over_k(named, k_max, "robust accuracy over k"))
-        for one in found if not out.quiet else ():  # of several workers the first draws
+        for one in found if not out.quiet else ():  # only the first worker writes reports
             if one.folder is not None:
                 one.report()
     for i, name in enumerate(names):
@@ -233,7 +233,7 @@ def _one(
 
 
 def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
-    """One more page, of all runs, if there are several; and where everything is."""
+    """Write a page of all runs, if there are several, and print where everything is."""
     if base is not None:
         if len(found) > 1 and not out.quiet:
             refresh_page({one.folder: one.written for one in found if one.folder is not None}, base / PAGE)
@@ -245,7 +245,7 @@ def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
 
 
 def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model: object) -> None:
-    """What to do next; `model`: that of the first run."""
+    """Suggest what to do next; `model`: the options for the model of the first run."""
     if (folder := found[0].folder) is None:
         suggest("omit --no-save to save the run with a report")
     else:

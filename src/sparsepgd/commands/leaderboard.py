@@ -68,5 +68,5 @@ def markdown(found: list[board.Contender]) -> str:
 
 
 def _text(words: str) -> str:
-    """Names are text: no markup, and no further column."""
+    """Escape names, so that they add no markup and no column."""
     return html.escape(words, quote=False).replace("|", "&#124;")

@@ -1,4 +1,4 @@
-"""`spgd report`: runs as a page, and as figures."""
+"""`spgd report`: show runs on a page, and as figures."""
 
 from __future__ import annotations
 

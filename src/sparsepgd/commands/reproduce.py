@@ -66,7 +66,7 @@ def reproduce(
 
 
 def _models(words: list[str], one: Recipe) -> dict[str, str]:
-    """``ROLE=SOURCE``; a source alone takes the first place."""
+    """Sources by role, from ``ROLE=SOURCE``; a source alone takes the first role."""
     found: dict[str, str] = {}
     for word in words:
         role, equals, source = word.partition("=")

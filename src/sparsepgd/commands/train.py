@@ -1,4 +1,4 @@
-"""`spgd train`: a robust model, in a folder."""
+"""`spgd train`: train a robust model, in a folder."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train(
     given |= assigned
     read = recipes.read(recipe) if recipe is not None else {}
     starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
-    values = {**DEFAULTS, **starts, **read, **given}  # the later wins
+    values = {**DEFAULTS, **starts, **read, **given}  # later values win
     budget = Budget(values["k"], options.pattern(values["pattern"]), options.eps(str(values["eps"])))
     if values.get("model") is None:
         raise UnsupportedError(f"no --model given for the data {values['data']!r}; use {NETWORKS}")
@@ -99,7 +99,7 @@ def train(
 
 
 def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
-    """The command line without places of this machine."""
+    """The command line, with only the file name of a recipe given by its absolute path."""
     words = ["spgd", "train"]
     if recipe is not None:
         words += ["--recipe", recipe.name if recipe.is_absolute() else str(recipe)]
@@ -111,7 +111,7 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
 
 
 def _show_test(trained: Trained, folder: Path) -> None:
-    """What the model does on the images to test on."""
+    """Print the accuracies on the test images."""
     figures, test = trained.figures, trained.test
     assert figures is not None
     assert test is not None
@@ -123,7 +123,7 @@ def _show_test(trained: Trained, folder: Path) -> None:
 
 
 def _evaluation(trained: Trained, values: dict[str, Any], folder: Path) -> str:
-    """The command that evaluates the model on the images to test on."""
+    """The command that evaluates the model on the test images."""
     given: dict[str, Any] = {"model": f"trained:{folder}"}
     if trained.card is None:
         given = {"model": values["model"], "weights": folder / WEIGHTS}
@@ -147,7 +147,7 @@ def _show(trained: Trained) -> None:
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator[Report]:
-    """With the last value of each curve."""
+    """A progress bar with the last value of each curve."""
     with bar(title, quiet) as update:
 
         def report(done: int, total: int, last: Any) -> None:

@@ -34,7 +34,7 @@ def list_zoo(
 
 
 def _show(card: zoo.Card, location: zoo.Place) -> None:
-    """Line by line, each whole, so that the command can be copied."""
+    """Print the card without wrapping its lines, so that the command can be copied."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
     trained = f"{card.method}, {counted(card.epochs, 'epochs')}, seed {card.seed}, {card.training_seconds:,.0f} s"
     lines = [

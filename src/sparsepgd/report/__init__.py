@@ -1,4 +1,4 @@
-"""Showing runs: one self-contained page, and the same figures as files."""
+"""Show runs on one self-contained page, and write its figures as files."""
 
 from sparsepgd.report.entries import Entry, collect, entry_of
 from sparsepgd.report.page import PAGE, refresh_page, write_figures, write_page

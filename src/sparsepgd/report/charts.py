@@ -1,4 +1,4 @@
-"""Charts of one or several runs: what became of the images, and how soon."""
+"""Charts of one or several runs: the outcomes of the images, and the steps, queries and k until success."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Curve = Callable[[Record], tuple[Tensor, Tensor]]
 
 
 def attack_colours(entries: Sequence[Entry]) -> dict[str, int]:
-    """The number of the colour of each attack, the same in all figures: members of cascades first, in their order."""
+    """The colour number of each attack, the same in all figures; members of cascades come first, in their order."""
     members = [member.name for entry in entries for member in entry.members]
     others = {row.broken_by for entry in entries for row in entry.record.rows if row.broken_by} - set(members)
-    free = len(SERIES) - 1  # blue is for what withstood
+    free = len(SERIES) - 1  # blue is for robust images
     return {name: 1 + i % free for i, name in enumerate(dict.fromkeys([*members, *sorted(others)]))}
 
 
 def outcomes(entries: Sequence[Entry]) -> Any:
-    """One bar a run: withstood, broken by which attack, wrong from the start."""
+    """One bar per run: the shares of robust images, those fooled by each attack, and those misclassified when clean."""
     counts = [Counter(row.broken_by or entry.outcome(row) for row in entry.record.rows) for entry in entries]
     attacks = {name: number for name, number in attack_colours(entries).items() if any(each[name] for each in counts)}
     images = np.array([entry.record.images for entry in entries])
@@ -46,7 +46,7 @@ def outcomes(entries: Sequence[Entry]) -> Any:
         words = {"withstood": "withstood", "wrong": WRONG}.get(name, f"broken by {name}")
         width = 100 * np.array([each[name] for each in counts]) / images
         axis.barh(range(len(entries)), width, 0.62, left, edgecolor=PAPER, lw=1.2, label=plain(words), **fill)
-        ink = INK if number is None else PAPER if number < 3 else "black"  # what can be read on that colour
+        ink = INK if number is None else PAPER if number < 3 else "black"  # readable on that colour
         for y in np.flatnonzero(width >= 6):
             axis.text(left[y] + width[y] / 2, y, f"{width[y]:.0f}%", ha="center", va="center", color=ink, weight="bold")
         left = left + width
@@ -60,7 +60,7 @@ def outcomes(entries: Sequence[Entry]) -> Any:
 
 
 def over_cascade(entry: Entry, colours: Mapping[str, int]) -> Any:
-    """One curve through all members, each with its own logarithmic axis: its passes on what the others left."""
+    """One curve across all members, each with its own logarithmic axis of passes on the survivors of those before."""
     figure = new_figure(WIDTH * 2, HEIGHT)
     figure.get_layout_engine().set(w_pad=0, wspace=0)
     axes = figure.subplots(1, len(entry.members), sharey=True, squeeze=False)[0]
@@ -98,7 +98,7 @@ def over_queries(entries: Sequence[Entry]) -> Any:
 
 
 def over_k(entries: Sequence[Entry]) -> Any:
-    """A line where the smallest k was searched, else a point with its interval."""
+    """A curve for each run that searched for the smallest k, a point with its interval for the others."""
     figure, axis = _axes()
     for entry in entries:
         style = {"color": colour(entry.position), "label": _name(entry, entries)}
@@ -117,7 +117,7 @@ def over_k(entries: Sequence[Entry]) -> Any:
 
 
 def steps_needed(entries: Sequence[Entry]) -> Any:
-    """How many evaluations the successes took; bins are whole numbers, evenly wide on a logarithmic axis."""
+    """A histogram of the evaluations until success; the edges are integers, evenly spaced on a logarithmic axis."""
     from matplotlib.ticker import MaxNLocator
 
     entries = [entry for entry in entries if any(row.fooled for row in entry.record.rows)]
@@ -132,7 +132,7 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
 
 
 def smallest_k(entries: Sequence[Entry]) -> Any:
-    """How many images each k suffices for; bins are whole numbers."""
+    """A histogram of the smallest k found for each image; the bins contain whole numbers."""
     most = max(entry.k or 1 for entry in entries)
     edges = np.arange(0.5, most + 1, -(-most // 40))
     figure, axis = _histograms(entries, lambda entry: entry.least_k, edges)
@@ -142,7 +142,7 @@ def smallest_k(entries: Sequence[Entry]) -> Any:
 
 
 def magnitudes(entries: Sequence[Entry]) -> Any:
-    """How far the changed values were moved."""
+    """A histogram of the sizes of the changes."""
     edges = np.linspace(0, max(entry.eps for entry in entries), SIZES + 1)
     figure, axis = _histograms(entries, lambda entry: entry.sizes.numpy().clip(0, edges[-1]), edges, share=True)
     axis.set(xlim=(0, edges[-1]), xlabel="size of the change of a value", ylabel="changed values, %")
@@ -152,7 +152,7 @@ def magnitudes(entries: Sequence[Entry]) -> Any:
 def _histograms(
     entries: Sequence[Entry], values: Callable[[Entry], Any], edges: Any, share: bool = False
 ) -> tuple[Any, Any]:
-    """One run as bars, several as outlines; in percent of each if `share`."""
+    """One run as bars, several as outlines; in percent of each run if `share`."""
     figure, axis = _axes()
     alone = len(entries) == 1
     for entry in entries:
@@ -194,7 +194,7 @@ def _say_clean(axis: Any, clean: float) -> None:
 
 
 def _curve(axis: Any, xs: Any, accuracy: Any, entry: Entry, style: dict[str, Any]) -> None:
-    """A falling line and, lighter, its 95 % interval."""
+    """A step curve with its 95 % interval shaded."""
     n = entry.record.images
     low, high = 100 * np.array([wilson(round(value * n), n) for value in accuracy.tolist()]).T
     axis.fill_between(xs, low, high, step="post", color=style["color"], alpha=0.14, lw=0)
@@ -211,7 +211,7 @@ def _percent(figure: Any, axis: Any, count: int) -> Any:
 
 
 def _legend(axis: Any, wide: bool = False) -> None:
-    """Above the axes, in as many columns as there is room for; for many lines the figure grows, not the axes shrink."""
+    """A legend above the axes, in as many columns as fit. The figure grows with its lines; the axes do not shrink."""
     names = axis.get_legend_handles_labels()[1]
     columns = max(1, (150 if wide else 70) // (max(map(len, names)) + 6))
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns, columnspacing=1.4, labelcolor=INK)
@@ -220,7 +220,7 @@ def _legend(axis: Any, wide: bool = False) -> None:
 
 
 def _whole_numbers(axis: Any) -> None:
-    """1, 10, 100 as they are written by hand, and 2 and 5 between them where there is room."""
+    """Label the axis with 1, 10, 100 in plain notation, and with 2 and 5 between them if there is room."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     short = axis.get_xlim()[1] < 300

@@ -1,4 +1,4 @@
-"""Figures of one run, class by class, and pixel by pixel or feature by feature."""
+"""Figures of one run by class, and by pixel or feature."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from sparsepgd.report.entries import Entry, nouns
 from sparsepgd.report.style import INK, LINE, MUTED, PAPER, SERIES, colour, new_figure, plain, shades
 
-MOST = 20  # classes that are shown one by one; the rest is put together
-BARS = 512  # features that have a bar each; of more, neighbours share one
-NUMBERS = 12  # classes up to which the matrix has room for numbers
-SIDE = 5.4  # of a matrix with its names
+MOST = 20  # classes that are shown individually; the others are combined
+BARS = 512  # most bars; if there are more features, neighbours share a bar
+NUMBERS = 12  # most classes for which the matrix has room for numbers
+SIDE = 5.4  # inches, of a matrix with its class names
 OTHERS = -1
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes that are shown, and how the images are spread over them."""
+    """The classes that are shown, with their counts of images."""
 
     numbers: tuple[int, ...]  # OTHERS stands for all that are not shown
     names: tuple[str, ...]
@@ -29,14 +29,14 @@ class Classes:
     after: Counts
 
     def short_names(self, most: int) -> list[str]:
-        """Names of at most `most` letters; names that would be equal get the class number in front."""
+        """Names of at most `most` characters; names that would be equal are preceded by the class number."""
         alike = Counter(plain(name, most) for name in self.names)
         pairs = zip(self.numbers, self.names, strict=True)
         return [plain(name if alike[plain(name, most)] == 1 else f"{number} {name}", most) for number, name in pairs]
 
 
 def count_classes(entry: Entry) -> Classes:
-    """Classes that occur, as label or as prediction; if they are too many, those with the most images."""
+    """Count the classes that occur as label or prediction; if there are too many, those with the most images."""
     rows = entry.record.rows
     seen = Counter(row.label for row in rows)
     met = {number for row in rows for number in (row.label, row.clean_prediction, row.prediction)}
@@ -53,7 +53,7 @@ def count_classes(entry: Entry) -> Classes:
 
 
 def per_class(entry: Entry) -> Any:
-    """From the accuracy on clean images to what is left of it, one line a class."""
+    """Clean and robust accuracy, one line per class."""
     total, clean, robust = (Counter[int]() for _ in range(3))
     shown = count_classes(entry)
     for row in entry.record.rows:
@@ -101,7 +101,7 @@ def confusion(entry: Entry, stacked: bool) -> Any:
 
 
 def heat_map(entry: Entry) -> Any:
-    """How often each pixel was changed, among the images that were attacked."""
+    """The share of the attacked images in which each pixel was changed."""
     share = _share_changed(entry)
     height, width = share.shape
     figure = new_figure(5.0, 0.6 + 3.4 * min(height / width, 1.6))
@@ -118,7 +118,7 @@ def heat_map(entry: Entry) -> Any:
 
 
 def changed_features(entry: Entry) -> Any:
-    """The same for what is no image: one bar a feature, or a place of a signal."""
+    """The same for inputs that are not images: one bar per feature, or per place of a signal."""
     share, (thing, point) = _share_changed(entry), nouns([entry])
     edges = np.unique(np.linspace(0, len(share), min(len(share), BARS) + 1).astype(int))
     figure = new_figure(5.0, 3.7)
@@ -133,6 +133,6 @@ def changed_features(entry: Entry) -> Any:
 
 
 def _share_changed(entry: Entry) -> Any:
-    """Of each pixel or feature, the share in percent of what was attacked that changes it."""
+    """For each pixel or feature, the percentage of the attacked inputs in which it was changed."""
     searched = entry.changed[entry.searched]
     return 100 * searched.double().mean(0).numpy() if len(searched) else np.zeros(entry.changed.shape[1:])

@@ -1,4 +1,4 @@
-"""Runs as they are shown: read from their folders, named, and told apart."""
+"""Runs as they are shown: read from their folders, with labels that distinguish them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from sparsepgd.sources.data import class_name
 from sparsepgd.threat import LEVELS
 
 ROUND_OFF = 1e-5
-NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by dimensions: what is attacked, and what of it is counted
+NOUNS = {2: ("input", "feature"), 4: ("image", "pixel")}  # by number of dimensions: an input, and one of its parts
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    position: int  # among those shown
-    label: str  # what tells it from the others
+    position: int  # among the runs shown
+    label: str  # distinguishes it from the other runs
     record: Record
-    x: Tensor  # (B, C, H, W) in [0, 1]; or what is no image, (B, F), (B, C, L)
+    x: Tensor  # images (B, C, H, W) in [0, 1], feature vectors (B, F) or signals (B, C, L)
     x_adv: Tensor
 
     @property
     def pictures(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether the inputs are images."""
         return self.x.dim() == 4
 
     @property
@@ -58,24 +58,24 @@ class Entry:
 
     @property
     def smallest_k(self) -> bool:
-        """Whether the groups of a row are the smallest k that was found, not just what was allowed."""
+        """Whether the number of groups in a row is the smallest k found, not only one within the budget."""
         known = registry.find(self.attack_name)
         minimum_norm = known is not None and known.kind.minimum_norm
         return self.over_k or (minimum_norm and self._settings.get("early_stop") is False)
 
     @property
     def least_k(self) -> list[int]:
-        """The smallest k that was found for each image that was broken."""
+        """The smallest k found for each fooled image; [] if the run did not search for it."""
         return [row.groups for row in self.record.rows if row.fooled] if self.smallest_k else []
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
-        """() if the attack is no cascade."""
+        """The members of a cascade; () for other attacks."""
         return members_of(self.record)
 
     @property
     def _budget(self) -> dict[str, Any]:
-        """As it is written; {} if the attack has none."""
+        """The budget as recorded; {} if the attack has none."""
         budget = self._settings.get("budget")
         return budget if isinstance(budget, dict) else {}
 
@@ -95,7 +95,7 @@ class Entry:
 
     @property
     def threat(self) -> str:
-        """The budget but for k: what makes two values of k comparable."""
+        """The budget without k: runs that share it can be compared over k."""
         return json.dumps({**self._budget, "k": None}) if self._budget else ""
 
     @property
@@ -135,7 +135,7 @@ class Entry:
 
     @cached_property
     def changed(self) -> Tensor:
-        """(B, H, W) bool; of what is no image, (B, features or places of a signal)."""
+        """(B, H, W) bool for images; otherwise (B, features or places of a signal)."""
         differ = self._differ
         if self.pictures:
             return differ.any(1)
@@ -147,7 +147,7 @@ class Entry:
 
     @cached_property
     def searched(self) -> Tensor:
-        """(B,) bool: wrong from the start is not attacked."""
+        """(B,) bool: which images were attacked, namely those classified correctly when clean."""
         return torch.tensor([row.clean_correct for row in self.record.rows], dtype=torch.bool)
 
     @cached_property
@@ -157,7 +157,7 @@ class Entry:
 
     @cached_property
     def extreme(self) -> float:
-        """The share of the changed values that lie at an end of what is allowed: 0, 1 or eps away. NaN of none."""
+        """The share of the changed values that are at a limit: 0, 1 or eps away from x. NaN if none changed."""
         low, high = (self.x - self.eps).clamp(min=0), (self.x + self.eps).clamp(max=1)
         at_end = (self.x_adv < low + ROUND_OFF) | (self.x_adv > high - ROUND_OFF)
         return float(at_end[self.searched][self._differ[self.searched]].double().mean())
@@ -170,11 +170,11 @@ class Entry:
 
 
 def collect(folders: Sequence[str | Path]) -> list[Entry]:
-    """The runs in these folders, and in the folders within them."""
+    """The runs in these folders and their sub-folders."""
     runs: list[Path] = []
     for folder in map(Path, folders):
         inside = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
-        runs += inside or [folder]  # without a record, `load` says what is wrong
+        runs += inside or [folder]  # if there is no record, `load` raises the error
     return entries_of(records_of(runs))
 
 
@@ -191,19 +191,19 @@ def entries_of(records: Mapping[Path, Record]) -> list[Entry]:
 
 
 def entry_of(record: Record, x: Tensor, x_adv: Tensor) -> Entry:
-    """A run that is in no folder."""
+    """The entry of a run without a folder."""
     (label,) = _labels([record])
     return Entry(0, label, record, x, x_adv)
 
 
 def unbroken(records: Sequence[Record]) -> int:
-    """Images that none of these runs, all on the same images, has broken."""
+    """The number of images that are robust in all of these runs, which must be on the same images."""
     outcomes = zip(*(record.rows for record in records), strict=True)
     return sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
 
 
 def nouns_of(x: Tensor) -> tuple[str, str]:
-    """What was attacked, and what of it is counted: image and pixel, input and feature, signal and place."""
+    """The nouns for an input and one of its parts: image and pixel, input and feature, signal and place."""
     return NOUNS.get(x.dim(), ("signal", "place"))
 
 
@@ -214,7 +214,7 @@ def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
 
 
 def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
-    """What to know before the numbers are believed: of each run, and of runs that are laid side by side."""
+    """The warnings of each run and those from comparing runs, each with the letters of its runs."""
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
     for entry in entries:
@@ -232,7 +232,7 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
 
 
 def short_digest(value: object) -> str:
-    """Eight letters that tell values apart which are too long to be shown."""
+    """Eight characters that distinguish values too long to be shown."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
 
 
@@ -245,7 +245,7 @@ def _images(folder: Path, record: Record) -> tuple[Tensor, Tensor]:
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """The model, the attack, and of the rest what is not the same in all."""
+    """Labels of the model and the attack, followed by the budget, data and seed where they differ between runs."""
     parts = [
         (
             str(record.configuration["model"]["name"]),

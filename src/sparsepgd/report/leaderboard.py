@@ -1,7 +1,7 @@
-"""A leaderboard in the manner of RobustBench: one JSON record a model and budget, and tables made from them.
+"""A leaderboard in the manner of RobustBench: one JSON record per model and budget, and tables made from the records.
 
-A record is made from run folders. Of every attack it keeps which images stood, so that a further attack on the same
-images can only lower the robust accuracy: what counts is what no attack has broken.
+A record is made from run folders and stores which images are robust against each attack. Its robust accuracy is the
+share that is robust against all of them, so a further attack on the same images can only lower it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Attempt(Strict):
     attack: str
     settings: dict[str, Any]  # hyper-parameters, without the budget
     seed: int
-    standing: str = Field(pattern="^[01]*$")  # one letter an image: 1 if it is right and was not fooled
+    standing: str = Field(pattern="^[01]*$")  # one character per image: 1 if it is robust
     seconds: float
     environment: dict[str, str]
     created: str
@@ -50,7 +50,7 @@ class Contender(Strict):
     version: Literal[1] = 1
     model: str
     model_sha256: str | None
-    model_digest: str | None = None  # does not depend on the version of torch; None: of an older record, or a function
+    model_digest: str | None = None  # the same for all versions of torch; None: an older record, or a plain function
     data: str
     data_sha256: str
     images: int
@@ -66,7 +66,7 @@ class Contender(Strict):
 
     @property
     def standing(self) -> int:
-        """Images that no attack has broken."""
+        """The number of images that are robust against all attacks."""
         columns = zip(*(attempt.standing for attempt in self.attempts), strict=True)
         return sum(all(letter == "1" for letter in letters) for letters in columns)
 
@@ -84,7 +84,7 @@ class Contender(Strict):
 
     @property
     def file(self) -> str:
-        sets = self.budget["pattern"].get("sets")  # of groups, which their words do not tell apart
+        sets = self.budget["pattern"].get("sets")  # of a Groups pattern, whose description does not include them
         words = self.words if sets is None else f"{self.words}-{short_digest(sets)}"
         name = f"{self.model}-{words}-{self.data}-{self.images}".replace(" = ", "")
         return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
@@ -132,9 +132,9 @@ def from_run(record: Record) -> Contender:
 
 
 def add(folder: Path, run: Path) -> Contender:
-    """The run in `run` becomes a record in `folder`, or joins the record of its model and budget there."""
+    """Add a run to the record of its model and budget in `folder`, which is created if there is none."""
     record = load(run)
-    load_adversarial(run, record)  # says if the images are gone or damaged
+    load_adversarial(run, record)  # raises if the images are missing or damaged
     new = from_run(record)
     if (file := folder / new.file).is_file():
         new = joined(read(file, Contender), new)
@@ -144,7 +144,7 @@ def add(folder: Path, run: Path) -> Contender:
 
 
 def joined(old: Contender, new: Contender) -> Contender:
-    """Both attacks on one model; the same attack again takes the place of its former self."""
+    """One record with the attempts of both; a new attempt replaces an earlier one with the same settings and seed."""
     digests = "model_sha256" if None in (old.model_digest, new.model_digest) else "model_digest"
     for name in (digests, "data_sha256", "budget"):
         if getattr(old, name) != getattr(new, name):
@@ -168,7 +168,7 @@ def contenders(folder: Path) -> list[Contender]:
 def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
     """(title, rows) for each budget on each set of images, the most robust model first."""
     groups: dict[tuple[str, str, str], list[Contender]] = {}
-    named: dict[str, set[str]] = {}  # what a name of images stands for
+    named: dict[str, set[str]] = {}  # title -> digests of its images
     for one in found:
         title = f"{one.words}, {counted(one.images, 'images')} of {one.data}"
         groups.setdefault((title, one.data_sha256, json.dumps(one.budget)), []).append(one)

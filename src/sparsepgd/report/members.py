@@ -1,4 +1,4 @@
-"""The members of a cascade, from its record: what each was given, what it broke, and the passes that it took."""
+"""The members of a cascade, from its record: the images that each attacked and fooled, and its passes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sparsepgd.runs.identity import budget_of
 from sparsepgd.runs.records import Record, Row
 from sparsepgd.search.ensemble import SparseAutoAttack, Version
 
-SLACK = 1.02  # successes in low precision are confirmed, which takes a few passes more
+SLACK = 1.02  # confirming successes found in low precision takes a few more passes
 
 
 @dataclass(frozen=True)
 class Member:
-    """Passes are forward and backward passes; without `stretch` they are not known, and the last two mean nothing."""
+    """Passes are forward and backward passes. If `stretch` is None they are unknown: ignore the last two fields."""
 
     name: str
-    given: int  # images
+    given: int  # images that it attacked
     broken: int
     robust_accuracy: float  # after it
-    stretch: tuple[int, int] | None  # passes of an image that withstands, before this member and after it
-    own_passes: tuple[int, ...]  # of this member until success, one for each image that it broke, sorted
+    stretch: tuple[int, int] | None  # passes of a survivor before this member and after it
+    own_passes: tuple[int, ...]  # of this member until success, one for each image that it fooled, sorted
     total_passes: int  # of this member, over all images
 
 
 def members_of(record: Record) -> tuple[Member, ...]:
-    """() if the attack is no cascade. A record does not name the members of a cascade put together by hand: then they
-    are those that broke an image, in their order."""
+    """() if the attack is not a cascade. A record does not name the members of a custom cascade; only those that
+    fooled an image are then listed, in their order."""
     settings = record.configuration["attack"]
     if settings.get("kind") != "SparseAutoAttack":
         return ()
@@ -48,7 +48,7 @@ def members_of(record: Record) -> tuple[Member, ...]:
 
 
 def _stretches(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tuple[int, int] | None]:
-    """Of the members that the settings stand for, unless the rows contradict them: {}."""
+    """The stretches of the members, from the settings; {} for a custom cascade, or if the rows contradict them."""
     if settings.get("attacks") is not None:
         return {}
     version: Version = settings.get("version") or ("standard" if settings["name"] == "saa+" else "paper")
@@ -73,7 +73,7 @@ def _stretches(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tuple[
 
 
 def _in_order(rows: list[Row]) -> list[str]:
-    """Those that broke an image: all passes of a member come after those of the members before it."""
+    """The members that fooled an image, ordered by passes: each member starts after those before it."""
     first: dict[str, int] = {}
     for row in rows:
         if row.broken_by is not None:

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, neither a network nor a second file; its figures, also as files."""
+"""The report: one HTML page that needs no other file and no network; its figures can also be written as files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_page(entries: Sequence[Entry], file: Path) -> Path:
 
 
 def refresh_page(records: Mapping[Path, Record], file: Path) -> Path:
-    """The page of the runs in these folders and no others, unless that is what is there."""
+    """Write the page of the runs in these folders, unless `file` already shows these and no others."""
     shown = _listed(records.values())
     if not file.is_file() or f'name="runs" content="{shown}"' not in file.read_text(encoding="utf-8", errors="replace"):
         write_page(entries_of(records), file)
@@ -40,7 +40,7 @@ def refresh_page(records: Mapping[Path, Record], file: Path) -> Path:
 
 
 def _listed(records: Iterable[Record]) -> str:
-    """What is shown, in the head of the page: the digest of each record."""
+    """The digests of the records, which the head of the page lists."""
     return " ".join(sha256(dump(record))[:16] for record in records)
 
 
@@ -102,7 +102,7 @@ def _title(entries: Sequence[Entry]) -> str:
 
 
 def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """For each model that several runs attack alike: what is left if each of them may break an image."""
+    """For each group of comparable runs, the robust accuracy against all of them together."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.contest, []).append(entry)
@@ -123,7 +123,7 @@ def _table(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], 
 
 
 def _flat(value: object, path: str = "") -> dict[str, str]:
-    """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels and groups are too large to be read."""
+    """``{"attack": {"steps": 60}}`` -> ``{"attack.steps": "60"}``; kernels and groups are shortened."""
     if isinstance(value, dict):
         parts = (_flat(each, f"{path}.{key}" if path else str(key)) for key, each in value.items())
         return {name: text for part in parts for name, text in part.items()}
@@ -137,9 +137,9 @@ def _flat(value: object, path: str = "") -> dict[str, str]:
 @dataclass(frozen=True, eq=False)
 class Drawing:
     name: str  # of the file
-    kind: str  # where on the page it belongs
+    kind: str  # its section of the page
     title: str
-    words: str  # what is to be seen, for those who look and for those who cannot
+    words: str  # caption, also read by screen readers
     entry: Entry | None  # None: of all runs
     figure: Any
 
@@ -155,12 +155,12 @@ def draw_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
 
 
 def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
-    """Every figure as SVG and as PNG. Without the page around it, a figure of one run says which."""
+    """Write every figure as SVG and PNG. A figure of a single run gets the label of the run as its title."""
     files = []
     for drawing in draw_all(entries):
         entry = drawing.entry or (entries[0] if len(entries) == 1 else None)
         if entry is not None:
-            room = round(11 * drawing.figure.get_figwidth())  # letters
+            room = round(11 * drawing.figure.get_figwidth())  # characters
             drawing.figure.suptitle(plain(entry.label, room), x=0.01, ha="left", fontsize=10, color=MUTED)
         for kind, content in (("svg", svg(drawing.figure)), ("png", png(drawing.figure))):
             files.append(folder / f"{drawing.name}.{kind}")
@@ -177,7 +177,7 @@ def _of_all(entries: Sequence[Entry]) -> Iterator[Drawing]:
         band = f"At the end: {_each(timed, _robust)}. Shaded: 95 % interval; dotted: accuracy on clean {thing}s."
         yield Drawing("over-steps", "curves", "Against steps", band, None, charts.over_steps(timed))
         yield Drawing("over-queries", "curves", "Against queries", band, None, charts.over_queries(timed))
-    # k pixels and k patches have no axis in common, and one k is no curve
+    # k pixels and k patches cannot share an axis, and a single k is not a curve
     first = next((entry for entry in entries if entry.smallest_k), entries[0])
     ladder = [entry for entry in entries if entry.k is not None and entry.threat == first.threat]
     if ladder and (first.smallest_k or len({entry.k for entry in ladder}) > 1):

@@ -1,8 +1,8 @@
-"""Images as parts of a page: small, and what the attack changed exact to the 8-bit level.
+"""Images embedded in a page: small, but with the changed pixels exact to the 8-bit level.
 
-An adversarial image is shown as the clean one with a transparent picture on it that holds the changed pixels alone.
-So every clean image is stored once, however many runs attack it, and what was changed stays sharp where the clean
-image had to be made smaller.
+An adversarial image is shown as the clean image below a transparent picture that contains only the changed pixels. So
+every clean image is stored once, however many runs attack it, and the changes stay sharp even if the clean image was
+made smaller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLURRED = 64  # the side up to which enlarged pixels are drawn as squares
 
 @dataclass(frozen=True)
 class Format:
-    """How pictures are written: without loss, or as WebP with a longest side."""
+    """How pictures are written: lossless as PNG, or as WebP with sides of at most `side`."""
 
     side: int | None  # None: PNG, every pixel
 
@@ -50,7 +50,7 @@ class Format:
 
 
 def choose_format(pictures: Sequence[Pixels], room: int) -> Format:
-    """The best format with which all of them fit into `room` characters."""
+    """The best format with which all pictures fit into `room` characters, estimated from a sample of them."""
     if not pictures:
         return Format(None)
     sample = [pictures[int(i)] for i in np.linspace(0, len(pictures) - 1, min(SAMPLE, len(pictures)))]
@@ -79,7 +79,7 @@ def difference(x: Tensor, x_adv: Tensor) -> Pixels:
 
 
 def boxes(changed: Tensor) -> list[list[int]]:
-    """[left, top, width, height] around each heap of changed pixels, (H, W) bool; the highlight box of the paper."""
+    """[left, top, width, height] of each cluster of changed pixels, (H, W) bool: the highlight boxes of the paper."""
     from scipy import ndimage
 
     mask, around = changed.numpy(), np.ones((3, 3))
@@ -94,10 +94,10 @@ def _on_nothing(x: Tensor, shown: Tensor) -> Pixels:
 
 
 def gallery(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Plain values for the script of the page; pictures are data URIs. What is no image is left out."""
+    """Plain values for the script of the page; pictures are data URIs. Inputs that are not images are left out."""
     runs, entries = [_run(entry) for entry in entries], [entry for entry in entries if entry.pictures]
     sets = {entry.data_digest: entry for entry in reversed(entries)}
-    first = dict(reversed(sets.items()))  # of each data set the first run, in the order of the runs
+    first = dict(reversed(sets.items()))  # the first run of each data set, in the order of the runs
     images: list[dict[str, Any]] = []
     notes: list[str] = []
     position: dict[tuple[str, int], int] = {}  # of an image in the gallery, by data set and index

@@ -1,7 +1,7 @@
-"""The look of all figures: colours of Okabe and Ito, which the colour-blind tell apart, and little else.
+"""The style of all figures, with the colours of Okabe and Ito, which the colour-blind can distinguish.
 
-A figure is drawn once, by matplotlib. As a file it has the colours below; on the page each of them becomes a variable
-of the page's style sheet, and the letters are those of the page, so that figures follow a dark or light theme.
+Each figure is drawn once, by matplotlib. In files it has the colours below; on the page each of them becomes a variable
+of the style sheet, and text takes the font of the page, so figures follow a dark or light theme.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 INK, MUTED, LINE, PAPER = "#1c2127", "#5f6973", "#dfe4e9", "#fefefe"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))  # so that no line is told by colour alone
+DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))  # so that lines differ in more than colour
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "surface"} | {
     colour: f"series-{index}" for index, colour in enumerate(SERIES)
 }
 SETTINGS: Any = {  # as matplotlib names them
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same files everywhere
+    "font.family": "DejaVu Sans",  # part of matplotlib, so files are the same everywhere
     "font.size": 9,
     "text.color": INK,
     "axes.edgecolor": LINE,
@@ -49,7 +49,7 @@ SETTINGS: Any = {  # as matplotlib names them
     "legend.borderaxespad": 0,
     "legend.handlelength": 2.2,
     "figure.facecolor": PAPER,
-    "svg.hashsalt": "sparsepgd",  # the same names of parts in every run
+    "svg.hashsalt": "sparsepgd",  # the same ids in every run
 }
 NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 DPI = 200
@@ -57,7 +57,7 @@ DPI = 200
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """The settings above. Letters that the font lacks are left to the browser: no warning."""
+    """Use the settings above, without warnings of glyphs that the font lacks; the browser supplies them."""
     from matplotlib import rc_context  # slow to import
 
     with rc_context(SETTINGS), warnings.catch_warnings():
@@ -66,7 +66,7 @@ def figure_style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib Figure, in inches."""
+    """An empty matplotlib Figure; sizes are in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -81,7 +81,7 @@ def dash(index: int) -> Any:
 
 
 def shades(of: str) -> Any:
-    """From nothing to the colour: what is beneath shows through, be it dark or light."""
+    """A colour map from transparent to the colour, for dark and light backgrounds."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
     red, green, blue = to_rgb(of)
@@ -89,7 +89,7 @@ def shades(of: str) -> Any:
 
 
 def plain(words: str, most: int = 40) -> str:
-    """Words as matplotlib writes them and nothing else: no mathematics, no hidden labels, not too long."""
+    """Text that matplotlib shows literally, without mathematics or hidden labels, shortened to `most` characters."""
     shown = " ".join(words.split())
     shown = shown if len(shown) <= most else f"{shown[: most - 1]}…"
     shown = f" {shown}" if shown.startswith("_") else shown
@@ -97,7 +97,7 @@ def plain(words: str, most: int = 40) -> str:
 
 
 def hint(words: str) -> str:
-    """As the gid of an artist: what a page shows when the pointer rests on it."""
+    """The gid of an artist for which the page shows `words` as a tooltip."""
     return f"hint:{words}"
 
 
@@ -109,7 +109,7 @@ def png(figure: Any) -> bytes:
 
 
 def svg(figure: Any) -> bytes:
-    """A file that looks the same everywhere: letters are outlines."""
+    """An SVG file that looks the same everywhere, because text is drawn as outlines."""
     with figure_style():
         file = BytesIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA)
@@ -117,7 +117,7 @@ def svg(figure: Any) -> bytes:
 
 
 def inline_svg(figure: Any, name: str) -> str:
-    """The figure as part of a page: its colours are the page's, its letters too, its names begin with `name`."""
+    """SVG to embed in a page, with the colours and font of the page; all ids begin with `name`."""
     from matplotlib import rc_context
 
     with figure_style(), rc_context({"svg.fonttype": "none", "figure.facecolor": "none"}):

@@ -1,6 +1,6 @@
-"""A finished run checked from its files and the model alone: every row, also those that report no success.
+"""Check every row of a finished run from its files and the model alone, including rows that report no success.
 
-What cannot be had from the files again, such as steps and seconds, is taken on trust.
+Values that cannot be measured again from the files, such as steps and seconds, are not checked.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sparsepgd.runs.folders import load, load_adversarial
 from sparsepgd.runs.records import Row
 from sparsepgd.threat import LEVELS, Budget
 
-TIE = 1e-4  # of the image's largest logit: classes as close as this may change places with device and batch
-SHOWN = 8  # rows that are named
+TIE = 1e-4  # relative to the largest logit: closer classes may swap places on another device or in another batch
+SHOWN = 8  # row numbers in a message
 
 
 @dataclass(frozen=True)
 class Audit:
     reported: int  # successes
-    held: int  # of these, confirmed: right when clean, within the budget, wrong now
-    false: dict[str, tuple[int, ...]]  # what a row says -> the rows where it is not so
+    held: int  # those confirmed: classified correctly when clean, within the budget, misclassified now
+    false: dict[str, tuple[int, ...]]  # field of a row -> the rows where it is not confirmed
 
     @property
     def sound(self) -> bool:
@@ -59,8 +59,8 @@ def audit(
 
     `data`: the clean images and labels; default: those in the folder, on `device`.
     `budget`: only for patterns of your own, which cannot be restored from a record.
-    A different prediction is accepted if the two classes are tied: closer than `TIE` of the largest logit, or
-    than four units of the last place in the precision of the weights.
+    A different prediction is accepted if the two classes are tied: their logits differ by at most `TIE`, or by four
+    times the machine epsilon of the weights if that is larger, relative to the largest logit.
     """
     check_counts(batch_size=batch_size)
     device = check_device(device)
@@ -100,9 +100,9 @@ def audit(
 def _judged(
     rows: tuple[Row, ...], y: Tensor, clean: Tensor, after: Tensor, extent: Extent, tie: float, steady: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(B,) which reported successes hold, and for each field of a row (B,) where it is not as recorded.
+    """(B,) bool: which successes are confirmed; and by field of a row, (B,) bool: where it is not as recorded.
 
-    `clean`, `after`: logits (B, classes). A randomised model, one that is not `steady`, need not be as sure again.
+    `clean`, `after`: logits (B, classes). Confidences are compared only if the model is `steady`, not randomised.
     """
 
     def recorded(name: str) -> Tensor:
@@ -112,7 +112,7 @@ def _judged(
 
     fooled, clean_prediction, prediction = (recorded(name) for name in ("fooled", "clean_prediction", "prediction"))
     possible = extent.within & after.isfinite().all(1)
-    ahead = margin(after, y)  # of the best wrong class
+    ahead = margin(after, y)  # the largest wrong logit minus that of the label
     room = tie * after.abs().amax(1)
     confirmed = fooled & _answered(clean, y, tie) & possible & (ahead >= -room)
     surely = (clean.argmax(1) == y) & possible & (ahead > room)
@@ -131,19 +131,19 @@ def _judged(
 
 
 def _answered(logits: Tensor, label: Tensor, tie: float) -> Tensor:
-    """(B,) bool: whether the model answers `label`, or would but for a tie."""
+    """(B,) bool: whether the model predicts `label`, or its logit ties with the largest."""
     known = label < logits.shape[1]
     close = _of_class(logits, label) >= logits.amax(1) - tie * logits.abs().amax(1)
-    return known & (close | (logits.argmax(1) == label))  # the latter for logits that are no numbers
+    return known & (close | (logits.argmax(1) == label))  # the latter for logits that are not finite
 
 
 def _differs(confidence: Tensor, logits: Tensor, label: Tensor, tie: float) -> Tensor:
-    """(B,) bool: whether the model gives `label` another probability, by more than a tie moves it."""
+    """(B,) bool: whether the probability of `label` differs from the recorded one by more than a tie allows."""
     return (_of_class(logits.softmax(1), label) - confidence).abs() > tie * logits.abs().amax(1) + 0.1**PLACES
 
 
 def _of_class(values: Tensor, label: Tensor) -> Tensor:
-    """(B,) the value of class `label` in each row; of the last class for a label that there is not."""
+    """(B,) the value of class `label` in each row; a label beyond the last class counts as the last."""
     return values.gather(1, label.clamp(max=values.shape[1] - 1)[:, None])[:, 0]
 
 

@@ -1,4 +1,4 @@
-"""The ensemble behind the method names of AutoAttack (Croce and Hein, 2020), so that its scripts run as they are."""
+"""The ensemble with the interface of AutoAttack (Croce and Hein, 2020), so that its scripts run unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
 
 CHUNK = 16  # batches on the device at a time: a fooled image makes room for the next
-SUSPICIOUS = 0.002  # what a black box may break after the white boxes, as a share of the images
+SUSPICIOUS = 0.002  # share of images that a black-box attack may fool after the gradient attacks without a warning
 MASKED = (
     "warning: {name} needs no gradient, but broke {gain:.2%} of the images that withstood the attacks before it; "
     "the model may mask its gradients, or more steps are needed"
@@ -39,7 +39,7 @@ class AutoAttack:
     """``AutoAttack(model, k=20).run_standard_evaluation(x, y)`` attacks and returns adversarial images.
 
     ``version``: "standard" (saa+: SparseAnneal, then short sPGD and Cluster-RS), "paper" (saa: sPGD unprojected, sPGD
-    projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` is read as
+    projected, Sparse-RS) or "custom" (``attacks_to_run``: their names, or attacks). ``norm="L0", eps=24`` means
     k=24; an ``eps`` of at most 1 bounds the magnitudes. Unlike in the original, results do not depend on ``bs``, and a
     resumed run returns all adversarial images.
     """
@@ -47,14 +47,14 @@ class AutoAttack:
     def __init__(
         self,
         model: Model,
-        k: int | None = None,  # 20, unless eps says it
+        k: int | None = None,  # default: 20, unless given by eps
         *,
         norm: str = "L0",
         pattern: Pattern | None = None,
         eps: float = 1.0,
         version: str = "standard",
-        seed: int | None = 0,  # None: by the time
-        device: torch.device | str | None = None,  # where the model is; left out: where the images are
+        seed: int | None = 0,  # None: from the clock
+        device: torch.device | str | None = None,  # of the model; default: that of the images
         log_path: str | Path | None = None,
         verbose: bool = True,
         attacks_to_run: Sequence[str | Attacker] = (),
@@ -99,8 +99,8 @@ class AutoAttack:
     ) -> Tensor | Labelled:
         """Adversarial images (clean ones where no attack succeeds) and, on request, their predictions.
 
-        ``state_path`` is a folder: the evaluation is a run like those of ``spgd evaluate``, kept there chunk by chunk,
-        and the same call resumes it.
+        ``state_path`` is a folder in which the evaluation is saved chunk by chunk, like a run of ``spgd evaluate``;
+        the same call resumes it.
         """
         x, y = self._gather(x_orig, y_orig, bs)
         result = self._evaluate(self._chosen(), x, y, bs, Path(state_path) if state_path is not None else None)
@@ -109,7 +109,7 @@ class AutoAttack:
     def run_standard_evaluation_individual(
         self, x_orig: Images, y_orig: Tensor | None = None, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Tensor | Labelled]:
-        """The adversarial images of each attack alone, by its name."""
+        """The adversarial images of each attack, run alone, by name."""
         x, y = self._gather(x_orig, y_orig, bs)
         ensemble, outputs = self._chosen(), {}
         for name, member in zip(ensemble.names, ensemble.members, strict=True):
@@ -225,7 +225,7 @@ class AutoAttack:
 
 
 class Extracted(nn.Module):
-    """A model with the way to its logits inside."""
+    """A model that returns the logits which `logits` extracts from the output of another model."""
 
     def __init__(self, model: Model, logits: Callable[[Any], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One chunk of a run: the attack on some of the images, and what is kept of it."""
+"""One chunk of a run: the attack on some of the images, and what is stored of its result."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sparsepgd.search.loop import Progress
 from sparsepgd.threat import LEVELS
 
 FINE = 1000  # units of progress in an image
-TOGETHER = 64  # images that the model is asked about at a time, if the caller has no wish
-PLACES = 6  # decimal ones of a confidence
+TOGETHER = 64  # default batch size for computing confidences
+PLACES = 6  # decimal places of a confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Task:
 
 
 def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) -> tuple[Chunk, Tensor]:
-    """One chunk: its rows, and its adversarial images as they are stored."""
+    """Attack one chunk; return its rows and its adversarial images as they are stored."""
     begun = time.perf_counter()
     index = torch.arange(start, stop, device=task.x.device)
     with warnings.catch_warnings(record=True) as caught:
@@ -63,7 +63,7 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
 
 
 def _stored(x: Tensor, quantize: bool) -> Tensor:
-    """Images as they are written: the levels of 8-bit images, others as they are."""
+    """Images as they are stored: 8-bit images as their levels, others unchanged."""
     return ((x.double() * LEVELS).round().to(torch.uint8) if quantize else x).cpu().contiguous()
 
 
@@ -72,7 +72,7 @@ def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]
     for warning in caught:
         if not issubclass(warning.category, SparsePGDWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif not issubclass(warning.category, ProbabilitiesWarning):  # sanity has said that
+        elif not issubclass(warning.category, ProbabilitiesWarning):  # sanity has reported it
             message = f"images {part.start} to {part.stop - 1}: {warning.message}"
             yield Notice(warning.category.__name__, message)
 
@@ -85,7 +85,7 @@ def _report(task: Task, start: int, stop: int, before: int, done: int, total: in
 
 
 def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
-    """How sure the model is of its predictions, in full precision; a `Result` does not hold that."""
+    """The probabilities of the predicted classes, in full precision; a `Result` does not contain them."""
     asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
     confidences, device = {}, working_device(task.model, x)
     with borrowed(task.model, device):
@@ -108,7 +108,7 @@ def _rows(result: Result, y: Tensor, start: int, confidences: dict[str, list[flo
 
 
 def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
-    """The `Result` whose rows these are, where its images are."""
+    """The `Result` with these rows, on the device of `x_adv`."""
     columns = {
         field.name: torch.tensor([getattr(row, field.name) for row in rows], device=x_adv.device)
         for field in fields(Result)
@@ -120,8 +120,8 @@ def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
 
 
 def all_images(task: Task, parts: Sequence[Part], images: Callable[[int], Tensor]) -> dict[str, tensor_file.Parts]:
-    """The content of adversarial.safetensors: enough to check every claim without anything else but the model.
-    `parts`: the chunks of the run; `images`: the adversarial images of the i-th of them."""
+    """The content of adversarial.safetensors: with the model, enough to check every row of the record.
+    `parts`: the chunks of the run; `images`: the adversarial images of the i-th chunk."""
     x, quantize = task.x, task.attack.quantize
     clean = (_stored(x[part.start : part.stop], quantize) for part in parts)
     shape, dtype = tuple(x.shape), torch.uint8 if quantize else x.dtype
@@ -136,7 +136,7 @@ def all_images(task: Task, parts: Sequence[Part], images: Callable[[int], Tensor
 
 
 def decoded(stored: Tensor, x: Tensor) -> Tensor:
-    """Stored images as the attack returned them: what is of the same level as x is x itself."""
+    """Stored images as the attack returned them: entries with the same 8-bit level as x are equal to x."""
     if stored.dtype != torch.uint8:
         return stored
     same = stored == (x.double() * LEVELS).round()

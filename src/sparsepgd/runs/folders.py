@@ -1,7 +1,7 @@
-"""Run folders. Every file in them appears whole or not at all.
+"""Run folders. Every file in them is written completely or not at all.
 
-While a run is under way its folder has a sub-folder ``partial``: head.json, and for each finished chunk of
-images a JSON with the rows and a safetensors file with the adversarial images. At the end they become run.json
+The folder of an unfinished run has a sub-folder ``partial`` with head.json and, for each finished chunk of images, a
+JSON file with the rows and a safetensors file with the adversarial images. At the end they are merged into run.json
 and adversarial.safetensors.
 """
 
@@ -29,7 +29,7 @@ from sparsepgd.runs.records import Chunk, Head, Record, read
 
 RECORD, IMAGES, PARTIAL, HEAD = "run.json", "adversarial.safetensors", "partial", "head.json"
 AGAIN = "restore the file, or delete the folder and run again"
-LAG = 60.0  # seconds after which a network file system shows what others have written
+LAG = 60.0  # seconds until a network file system shows what other workers have written
 
 
 def load(folder: str | Path) -> Record:
@@ -67,7 +67,7 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
     if digest != record.adversarial:
         raise SourceError(f"{file} does not match {RECORD}: it was changed or truncated; {AGAIN}")
     try:
-        tensors = load_file(file)  # mapped: only what is used is read into memory
+        tensors = load_file(file)  # memory-mapped: only what is used is read
     except SafetensorError as error:
         raise SourceError(f"{file} is not a safetensors file: {first_line(error)}; {AGAIN}") from None
     if wrong := _misfit(tensors, record.images):
@@ -97,7 +97,10 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Made if need be, closed to other processes (they let go when they die), and freed of leftovers."""
+        """Create the folder if necessary, lock it against other processes and delete leftover files.
+
+        The lock of a process is released when it ends, however it ends.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.path)
@@ -114,7 +117,7 @@ class Folder:
                 os.close(lock)
 
     def head(self) -> Head | None:
-        """That of the run which is finished (then a Record) or under way here, if there is one."""
+        """The head of the run in the folder, a Record if the run is finished; None if there is no run."""
         if (self.path / RECORD).is_file():
             shutil.rmtree(self.partial, ignore_errors=True)
             return load(self.path)
@@ -124,7 +127,7 @@ class Folder:
         write(self.partial / HEAD, dump(head))
 
     def chunks(self, run: str) -> list[Chunk]:
-        """The finished ones that are whole, no image in two; what is not is removed, and will be made again."""
+        """The complete chunks of the run, without overlaps. Others are deleted, and their images attacked again."""
         whole = {file: _whole_chunk(file, run) for file in self.partial.glob("*-*.json")}
         kept: list[Chunk] = []
         for file, chunk in sorted(whole.items(), key=lambda item: item[1].part.start if item[1] else 0):
@@ -135,7 +138,7 @@ class Folder:
         return kept
 
     def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
-        """The rows are written last: where they are, the images are too."""
+        """Write a chunk. The rows are written after the images, so there are no rows without images."""
         data = save_tensors(images)
         chunk = chunk.model_copy(update={"images": sha256(data)})
         write(self._file(chunk, "safetensors"), data)
@@ -146,7 +149,7 @@ class Folder:
         return load_tensors(self._file(chunk, "safetensors").read_bytes())
 
     def write_images(self, tensors: Mapping[str, tensor_file.Parts]) -> str:
-        """The file of all adversarial images, and its sha256."""
+        """Write the file of all adversarial images; return its sha256."""
         total = hashlib.sha256()
 
         def counted(piece: bytes | memoryview) -> bytes | memoryview:
@@ -157,7 +160,7 @@ class Folder:
         return total.hexdigest()
 
     def finish(self, record: Record) -> None:
-        """The record is written after the images, and only then are the chunks given up."""
+        """Write the record, which comes after the images, and then delete the chunks."""
         write(self.path / RECORD, dump(record))
         shutil.rmtree(self.partial, ignore_errors=True)
 
@@ -166,7 +169,7 @@ class Folder:
         return sum(int(stop) - int(start) for start, stop in ranges)
 
     def wait_for(self, images: int) -> None:
-        """Until the chunks that others have written are seen here, but no longer than `LAG`."""
+        """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""
         late = time.monotonic() + LAG
         while self.images_done() < images and time.monotonic() < late:
             time.sleep(0.1)
@@ -194,7 +197,7 @@ def _whole_chunk(file: Path, run: str) -> Chunk | None:
 
 
 def _lock(folder: Path) -> int | None:
-    """An open, locked handle of the folder; None where there are no such locks. BlockingIOError: it is taken."""
+    """An open, locked handle of the folder; None on Windows. BlockingIOError if another process holds the lock."""
     try:
         import fcntl
     except ImportError:  # Windows

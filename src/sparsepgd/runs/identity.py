@@ -1,4 +1,4 @@
-"""What makes a run the same run: its attack, seed, model and data, as plain values that compare and print."""
+"""What identifies a run: its attack, seed, model and data, as plain values that can be compared and printed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from sparsepgd.search.contract import Attacker
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
-Plain = dict[str, Any]  # what JSON can hold
-ASKED = 2  # images whose logits are kept
+Plain = dict[str, Any]  # values that JSON can represent
+ASKED = 2  # images whose logits are stored
 OFF: tuple[object, ...] = (None, False, 0, [])
-SIMPLE = str, int, float, list, tuple, type(None)  # settings of a layer; functions by their names
-SAME = 1e-3  # of the largest logit: what another device or version may change
+SIMPLE = str, int, float, list, tuple, type(None)  # types of settings of a layer; functions count by their names
+SAME = 1e-3  # relative to the largest logit: the difference that another device or version may cause
 
 
 def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
-    """All that decides the result. `names`: of the model and the data, and whatever else is to be kept."""
+    """Everything that determines the result. `names`: of the model and the data, and other entries for the record."""
     settings = plain(attack)
     if not isinstance(settings, dict):
         settings = {"kind": type(attack).__name__, "repr": settings}
-    if isinstance(attack, Attacker) and attack.revision > 1:  # runs of the first one do not name it
+    if isinstance(attack, Attacker) and attack.revision > 1:  # records of the first revision do not state it
         settings["revision"] = attack.revision
     known: Plain = {
         "attack": {"name": attack.name, **settings},
@@ -51,14 +51,14 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
 
 
 def differences(before: Plain, now: Plain) -> list[str]:
-    """``attack.budget.k was 20, is 10`` for every value that is not the same. A setting that one of them does not have
-    counts as off: versions differ in their settings. Models are compared by the best digest that both have."""
+    """``attack.budget.k was 20, is 10`` for every value that differs. A setting that is missing in one of them counts
+    as off there, because versions differ in their settings. Models are compared by the best digest that both have."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     worse = "model.sha256" if "model.digest" in old and "model.digest" in new else "model.digest"
     for leaves in (old, new):
         leaves.pop(worse, None)
     if "attack.version" not in old:
-        new.pop("attack.version", None)  # of an ensemble of 0.1.0, whose name says it
+        new.pop("attack.version", None)  # in 0.1.0 the version of an ensemble was in its name
     every = {**old, **new}
     return [
         f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
@@ -77,21 +77,22 @@ def digest(*tensors: Tensor) -> str:
 
 
 def model_digests(model: Model) -> dict[str, str | None]:
-    """What a record holds of a model: `model_digest` as its sha256 and, unless it is just a function, `digest`, which
-    does not depend on the version of torch. Records up to 0.2.0 have only the former."""
+    """The digests of a model in a record: `sha256`, by `model_digest`, and unless the model is a plain function
+    `digest`, by `stable_digest`, which does not depend on the version of torch. Records up to 0.2.0 have only the
+    former."""
     return {"sha256": model_digest(model), **({"digest": stable_digest(model)} if isinstance(model, nn.Module) else {})}
 
 
 def model_digest(model: Model) -> str | None:
-    """sha256 of the structure, as torch prints it, and the weights; None for a model that is just a function."""
+    """sha256 of the structure, as torch prints it, and the weights; None for a plain function."""
     if not isinstance(model, nn.Module):
         return None
     return _with_weights(_without_addresses(repr(model)), model)
 
 
 def stable_digest(model: nn.Module) -> str:
-    """sha256 of the modules, each with its place, class and settings, and the weights. Versions of torch print modules
-    differently, and add settings: those that have their default do not count."""
+    """sha256 of the modules, each with its path, class and settings, and of the weights. It does not use the printed
+    structure, and settings with their default value do not count, because both change between versions of torch."""
     modules = model.named_modules(remove_duplicate=False)
     structure = [[name, _class_name(module), _settings(module), _own_words(module)] for name, module in modules]
     return _with_weights(json.dumps(structure, sort_keys=True), model)
@@ -108,12 +109,12 @@ def _with_weights(structure: str, model: nn.Module) -> str:
 
 
 def _class_name(module: nn.Module) -> str:
-    return str(getattr(module, "original_name", type(module).__name__))  # the former of a module of TorchScript
+    return str(getattr(module, "original_name", type(module).__name__))  # TorchScript has original_name
 
 
 def _settings(module: nn.Module) -> Plain:
-    """Of a layer of torch, or one derived from it: the arguments that it was made with, as far as it keeps them under
-    their names, but for those that have their default."""
+    """The constructor arguments of a torch layer or a subclass of one, as far as it keeps them as attributes of the
+    same names, without those that have their default value."""
     kept, arguments = vars(module), dict[str, inspect.Parameter]()
     for kind in filter(_of_torch, type(module).__mro__):
         made = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
@@ -127,7 +128,7 @@ def _settings(module: nn.Module) -> Plain:
 
 
 def _own_words(module: nn.Module) -> str:
-    """What a module that is not of torch says of itself."""
+    """The `extra_repr` of a module, unless it is one of torch's own."""
     author = next(kind for kind in type(module).__mro__ if "extra_repr" in vars(kind))
     return "" if _of_torch(author) else _without_addresses(module.extra_repr())
 
@@ -137,9 +138,10 @@ def _of_torch(kind: type) -> bool:
 
 
 def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
-    """The logits of the first images, in full precision: what no digest of weights tells is the code of a model.
+    """The logits of the first images, in full precision. They reveal changes in the code of a model, which a digest of
+    its weights does not.
 
-    () if they cannot be had: of a model, for example, that takes batches of one size only.
+    () if they cannot be computed, for example because the model takes only batches of another size.
     """
     try:
         logits = logits_of(model, x[:ASKED], ASKED)
@@ -149,7 +151,7 @@ def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def other_answers(before: Sequence[Sequence[float]], model: Model, x: Tensor) -> list[str]:
-    """What is to be said if the model does not answer as `before`; nothing if no answers were kept."""
+    """A message if the logits of the model differ from `before`; none if no logits were stored."""
     if not before:
         return []
     old, new = torch.tensor(before), torch.tensor(answers(model, x))
@@ -164,7 +166,8 @@ def other_answers(before: Sequence[Sequence[float]], model: Model, x: Tensor) ->
 
 
 def round_off(model: Model, least: float) -> float:
-    """How far two answers may differ, relative to the logits: `least`, or four last places of coarser weights."""
+    """How far two evaluations may differ, relative to the largest logit: `least`, or four times the machine epsilon of
+    the weights if that is larger."""
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return max([least, *(4 * torch.finfo(one.dtype).eps for one in weights if one.is_floating_point())])
 
@@ -185,7 +188,7 @@ def environment(device: torch.device, engine: Engine | None = None) -> dict[str,
 
 
 def hardware(device: torch.device) -> str:
-    """The GPU by its name, or the processor with the number of its cores."""
+    """The name of the GPU, or that of the processor with its number of cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

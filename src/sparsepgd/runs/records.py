@@ -1,4 +1,4 @@
-"""Records of evaluations: what run.json holds, checked when it is read."""
+"""Records of evaluations: the content of run.json, validated when it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsepgd.problem import notebook
 from sparsepgd.validation import problem
 
 VERSION = 1  # of the format; the Literal below says the same
-Count = Annotated[int, Field(ge=0, lt=2**63)]  # as a tensor can hold it
+Count = Annotated[int, Field(ge=0, lt=2**63)]  # fits into an int64 tensor
 
 
 class Strict(BaseModel):
@@ -35,14 +35,14 @@ class Row(Strict):
     steps: Count
     forwards: Count
     backwards: Count
-    loss: float | None  # None: not searched, or not finite
+    loss: float | None  # None: not attacked, or not finite
     broken_by: str | None
-    clean_confidence: float | None = None  # the probability of the predicted class; None: not measured, not finite
+    clean_confidence: float | None = None  # probability of the predicted class; None: not measured, or not finite
     confidence: float | None = None  # of `prediction`, on the adversarial image
 
 
 class Part(Strict):
-    """The images start to stop - 1, which were attacked together, and the wall-clock of it."""
+    """The images start to stop - 1, which were attacked together, and the wall-clock time that this took."""
 
     start: int = Field(ge=0)
     stop: int
@@ -50,7 +50,7 @@ class Part(Strict):
 
 
 class Chunk(Strict):
-    """A part with its rows, as it lies in the folder until the end."""
+    """A part with its rows, stored in the folder until the run is finished."""
 
     run: str  # sha256 of the configuration
     images: str  # sha256 of the file with the adversarial images
@@ -67,7 +67,8 @@ class About(Strict):
 
 
 def like(choose: Callable[[Any], type[BaseModel] | None]) -> AfterValidator:
-    """For plain values that stay as they are: those that the model accepts which is chosen for them, if one is."""
+    """A validator that leaves plain values unchanged. `choose` returns the pydantic model that they must match, or
+    None."""
 
     def check(value: Any) -> Any:
         if kind := choose(value):
@@ -78,7 +79,7 @@ def like(choose: Callable[[Any], type[BaseModel] | None]) -> AfterValidator:
 
 
 class Written(BaseModel):
-    """Part of what `identity.configuration` wrote: what readers of a record rely on, beside whatever else is there."""
+    """Part of the output of `identity.configuration`: the entries that readers of a record rely on, among others."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -106,7 +107,7 @@ class BudgetPart(Written):
 
 
 def _budget(value: Any) -> type[BudgetPart] | None:
-    """Others' attacks may have their own."""
+    """Attacks of other packages may have budgets of their own kind."""
     return BudgetPart if isinstance(value, dict) and value.get("kind", "Budget") == "Budget" else None
 
 
@@ -147,7 +148,7 @@ class Head(Strict):
 
 
 class Record(Head):
-    """What run.json holds: everything that was measured, with one row per image."""
+    """The content of run.json: everything that was measured, with one row per image."""
 
     finished: bool = True
     images: int
@@ -198,7 +199,7 @@ class Record(Head):
         )
 
     def shown_in_notebook(self, pictures: Iterable[str] = ()) -> str:
-        """A table with the warnings; `pictures`: what is shown below it, as HTML."""
+        """An HTML table with the warnings; `pictures`: HTML to show below it."""
         told, row = self.configuration, self.summary()
         cells = {
             "model": told["model"]["name"],
@@ -224,7 +225,7 @@ M = TypeVar("M", bound=Strict)
 
 
 def read(file: Path, kind: type[M]) -> M:
-    """A file of records; one of another version, or a damaged one, is refused with the reason."""
+    """Read a record from a file. A damaged file, or one of another version, is a SourceError with the reason."""
     try:
         return kind.model_validate_json(file.read_bytes())
     except OSError as error:

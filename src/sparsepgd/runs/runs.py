@@ -1,9 +1,9 @@
-"""An evaluation in a folder, chunk by chunk. If it is interrupted and run again, it resumes and gives the same result.
+"""An evaluation in a folder, chunk by chunk. An interrupted run resumes and gives the same result.
 
-Each chunk is attacked under the numbers of its images, so that the random numbers of an image are its own. What is
-left of the chunks' influence is round-off: a model may answer differently in the last bit in a batch of another size.
-Several workers take turns at the chunks, so that for them too the result is that of one process: to the bit if `chunk`
-and `batch_size` are given and the same, for then every image sits in the same batch, whoever attacks it.
+The random numbers of an image depend on its index, not on its chunk. Chunks influence the result only by round-off:
+the logits of an image may differ in the last bits between batches of different sizes. Several workers take turns at
+the chunks, so their result is that of a single process; it is the same to the bit if `chunk` and `batch_size` are
+given and the same, because then every image is in the same batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparsepgd.search.contract import Attacker, adopted
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget
 
-CHUNK, CHUNK_ON_DEVICE = 100, 1000  # images that a kill may cost, on a CPU and elsewhere
+CHUNK, CHUNK_ON_DEVICE = 100, 1000  # most images per chunk, which a killed worker may lose: on a CPU, elsewhere
 ALONE = Workers()
 
 
@@ -61,16 +61,17 @@ def run(
 
     `folder`: None writes nothing and attacks all images at once. `config`: names for the record, {"model": ...,
     "data": ...} and others. They identify a run, with the hyper-parameters (of foreign attacks, if they are
-    dataclasses), the seed and the sha256 of weights and images. A plain function is only resumed under a name.
+    dataclasses), the seed and the sha256 of weights and images. A run of a plain function can be resumed only if the
+    model has a name.
     `chunk`: images between two writes. `stop`: called before each chunk; if it returns true, the run ends early,
     unfinished.
     `workers`: each calls this with the same arguments, for one folder, and gets the same record; only the first reports
     progress, for its own images. `about`: for readers of the record; default: the class names of `data`.
-    `keep`: called with the adversarial images, as they are stored, of a run without a folder.
+    `keep`: called with the adversarial images, as they are stored, if the run has no folder.
     """
     about = about or About(class_names=getattr(data, "class_names", ()))
     check_tensor(data[0])
-    attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # others' may change all pixels
+    attacker = adopted(attack, budget=Budget(k=max(data[0][:1, :1].numel(), 1)))  # foreign attacks: all pixels
     check_images(seen_as_images(data[0], attacker.budget), attacker.quantize)
     check_counts(batch_size=batch_size)
     check_engine(engine)
@@ -108,7 +109,7 @@ def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> 
 
 
 def _folder_names(names: Sequence[str]) -> list[str]:
-    """Plain characters, and a number where two would be the same."""
+    """The names in plain characters, with a number appended where two would be the same."""
     plain = [re.sub(r"[^\w.+-]+", "-", name) for name in names]
     return [name if plain.index(name) == i else f"{name}-{i + 1}" for i, name in enumerate(plain)]
 
@@ -141,8 +142,8 @@ def _environment(task: Task) -> dict[str, str]:
 
 
 def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: About, named: bool) -> Head:
-    """The run in the folder, a Record if it is finished; begun if there is none. Another run is refused, unless nothing
-    is lost with it."""
+    """The run in the folder, a Record if it is finished, or a new one. A different run is an error, but is replaced if
+    none of its images are finished."""
     head = folder.head()
     other = identity.differences(head.configuration, configuration) if head else []
     unknown = configuration["model"]["sha256"] is None and not named
@@ -150,7 +151,7 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
         other = identity.other_answers(head.answers, task.model, task.x)
         if not other:
             if isinstance(head, Record):
-                load_adversarial(folder.path, head)  # says if the images are gone or damaged
+                load_adversarial(folder.path, head)  # raises if the images are missing or damaged
             return head
     if head is None or not (isinstance(head, Record) or folder.images_done()):
         head = _head(task, configuration, about)
@@ -171,7 +172,7 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
 def _resume(
     folder: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
-    """Attack what is missing, and merge all chunks."""
+    """Attack the missing images, and merge all chunks."""
     head = _note_environment(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(folder.chunks(run_id), len(task.x), size))
@@ -192,7 +193,7 @@ def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int
 
 
 def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
-    """All chunks in the folder as one record; they are given up if nothing is missing."""
+    """All chunks in the folder as one record; they are deleted if no image is missing."""
     if not stopped:
         folder.wait_for(len(task.x))
     done = sorted(folder.chunks(run_id), key=lambda chunk: chunk.part.start)
@@ -213,7 +214,7 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
 
 
 def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
-    """Another version or device gives other round-off: allowed, but said. Workers differ in the device's number."""
+    """Warn of other versions or devices, which change round-off. The device numbers of workers do not count."""
     every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
     other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
@@ -232,7 +233,7 @@ def _note_engine(record: Record, now: dict[str, str]) -> Record:
 
 
 def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, int]]:
-    """The images that no chunk holds yet, at most `size` at a time."""
+    """The images that are in no chunk yet, at most `size` at a time."""
     have = {i for chunk in done for i in range(chunk.part.start, chunk.part.stop)}
     start = 0
     while start < n:

@@ -1,4 +1,4 @@
-"""A safetensors file that is made piece by piece, so that it may be larger than the memory."""
+"""A safetensors file that is written piece by piece, so it may be larger than memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def content(tensors: Mapping[str, Parts]) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % ALIGNED)
     yield len(text).to_bytes(8, "little") + text
     for _, one in ordered:
-        yield from map(_bytes, one.parts)  # which holds no part while the next one is made
+        yield from map(_bytes, one.parts)  # `map` keeps no part while the next one is made
 
 
 def _bytes(part: Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""Where models and images come from, by name, and both together. (What reads them is in the modules below.)"""
+"""Models and images by name, and both together. The modules of this package read them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def load_pairs(
     trust: bool = False,
     normalise: str | None = None,
 ) -> list[tuple[Source, Data]]:
-    """Models by name, each with the images as it takes them, and these on `device`.
+    """Models by name, each with images in the form that it takes, on `device`.
 
-    They are of the size of the model, unless `size` says otherwise, and labelled as it numbers its classes. Models that
-    take the same images share them.
+    The images have the input size of the model, unless `size` is given, and labels in its numbering of the classes.
+    Models of the same input size share the images.
     """
 
     @cache
@@ -62,7 +62,7 @@ def load_pairs(
 
 
 def _told_apart(names: Sequence[str], models: Sequence[str]) -> list[str]:
-    """a/net.py:make and b/net.py:make, both net:make, with as many folders in front as it takes."""
+    """Distinguish equal names by folders: net:make of a/net.py and b/net.py become a/net:make and b/net:make."""
     folders = [Path(model).parts[:-1] for model in models]
     found = list(names)
     for depth in range(1, 1 + max(map(len, folders), default=0)):

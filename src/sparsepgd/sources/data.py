@@ -107,12 +107,12 @@ def load_data(
 
 
 def images_in(name: str, part: Part = "test") -> int:
-    """How many images `load_data` has; none is read where they are files."""
+    """The number of images that `load_data` finds, without reading picture files."""
     return len(_listing(name, part).labels)
 
 
 def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
-    """All images to train on, and those to test on; None where the source does not tell them apart."""
+    """All training images and all test images; None for the latter if the source has no such split."""
     listing = _listing(name, "train")
     train = _read(listing, name, None, size, "train", None)
     return train, load_data(name, size=size) if listing.split else None
@@ -155,7 +155,7 @@ def _listing(name: str, part: Part) -> Listing:
 
 
 def _digits(part: Part) -> Listing:
-    """The handwritten digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 to train on, 397 to test."""
+    """The digits of scikit-learn, 8x8 in 17 levels of grey: the first 1400 for training, the other 397 for testing."""
     with needs("digits"):
         from sklearn.datasets import load_digits
     digits, chosen = load_digits(), slice(0, 1400) if part == "train" else slice(1400, None)

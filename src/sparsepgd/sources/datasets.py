@@ -1,7 +1,7 @@
-"""The data sets of the paper, in the forms in which they are distributed; others of torchvision and Hugging Face.
+"""The data sets of the paper, in the formats in which they are distributed, and those of torchvision and Hugging Face.
 
-CIFAR-10 and CIFAR-100 as torchvision keeps them (fetched if they are not there), or as one npz file; GTSRB and
-ImageNet-100 as folders of classes, which have to be fetched by hand.
+CIFAR-10 and CIFAR-100 are read as torchvision stores them (and downloaded if necessary) or from one npz file. GTSRB
+and ImageNet-100 are folders of classes, which must be downloaded manually.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 NAMES = ("cifar10", "cifar100", "gtsrb", "imagenet100")
-DATA_FOLDER = "SPARSEPGD_DATA"  # names the folder of data sets; ./data without it
+DATA_FOLDER = "SPARSEPGD_DATA"  # environment variable: the folder of data sets; default: ./data
 LARGE = Framing(224, 256, "bilinear")  # pictures of the 224x224 experiments
-GTSRB_TEST = 1000  # images that the paper takes out of the training set
+GTSRB_TEST = 1000  # test images, which the paper takes from the training set
 GTSRB_FOLDERS = ("GTSRB/Final_Training/Images", "Final_Training/Images", "GTSRB/Training", "Training", ".")
 PARTS = {"train": ("train",), "test": ("val_sub", "test", "val", "validation")}
-LABELS = ("targets", "labels", "_labels")  # where data sets of torchvision keep them
+LABELS = ("targets", "labels", "_labels")  # attributes of torchvision's data sets
 SPLITS = {"test": ("test", "validation", "valid", "val"), "train": ("train",)}
 GTSRB_CLASSES = (
     "speed limit 20", "speed limit 30", "speed limit 50", "speed limit 60", "speed limit 70", "speed limit 80",
@@ -70,10 +70,10 @@ def cifar(name: str, given: str, part: Part) -> Listing:
 
 
 def gtsrb(given: str, part: Part) -> Listing:
-    """The annotated training pictures of GTSRB. The paper's split: 1,000 of them to test on, the rest to train on.
+    """The labelled training pictures of GTSRB, split as in the paper: 1,000 for testing, the others for training.
 
-    Which ones, the official code says: the pictures in the order of their names, shuffled by numpy's old generator
-    under seed 0, the first 1,000.
+    The test images are those of the official code: the first 1,000 after sorting the pictures by name and shuffling
+    them with numpy's legacy generator and seed 0.
     """
     folder = _folder("gtsrb", given)
     root = next((folder / one for one in GTSRB_FOLDERS if (folder / one / "00000").is_dir()), None)
@@ -98,10 +98,10 @@ def gtsrb(given: str, part: Part) -> Listing:
 
 
 def imagenet100(given: str, part: Part) -> Listing:
-    """Folders train and val (or val_sub, as the official code names it), with one sub-folder a class.
+    """Folders train and val (or val_sub, as the official code names it), with one sub-folder per class.
 
-    A file classes.txt beside them, with a folder's name and then a readable one in each line, says which classes of a
-    larger folder are meant. Classes are numbered in the order of the folders' names, as torchvision does.
+    A file classes.txt beside them selects classes of a larger data set; each line has the name of a folder and then a
+    readable name. Classes are numbered in the order of the folders' names, as torchvision does.
     """
     folder = _folder("imagenet100", given)
     if not folder.is_dir() or not any(one.is_dir() for one in folder.iterdir()):
@@ -124,7 +124,7 @@ def imagenet100(given: str, part: Part) -> Listing:
 
 
 def of_parts(path: Path, part: Part, size: Size = None) -> Listing:
-    """The folder to train or to test on, where there is one of each; otherwise the folder itself."""
+    """The sub-folder for training or testing, if there is one of each; otherwise the folder itself."""
     found = {
         which: next((path / name for name in names if (path / name).is_dir()), None) for which, names in PARTS.items()
     }
@@ -133,7 +133,7 @@ def of_parts(path: Path, part: Part, size: Size = None) -> Listing:
 
 
 def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
-    """Only the classes of the list, numbered anew."""
+    """Only the listed classes, renumbered."""
     chosen = sorted(names)
     missing = [folder for folder in chosen if folder not in listing.class_names]
     if missing:
@@ -149,13 +149,13 @@ def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:
 
 
 def _folder(name: str, given: str) -> Path:
-    """The folder that was named, or that of the data set in the common one, or the common one."""
+    """The given folder; by default the sub-folder of this data set in the common folder, or the common folder."""
     common = Path(os.environ.get(DATA_FOLDER, "data"))
     return Path(given) if given else common / name if (common / name).is_dir() else common
 
 
 def torchvision(name: str, part: Part) -> Listing:
-    """``MNIST`` or ``MNIST:DIR``: a class of torchvision.datasets, fetched if it is not there."""
+    """``MNIST`` or ``MNIST:DIR``: a class of torchvision.datasets, downloaded if necessary."""
     from torchvision import datasets
 
     kind, _, folder = name.partition(":")
@@ -203,7 +203,7 @@ def hugging_face(name: str, part: Part) -> Listing:
 
 @dataclass(frozen=True, eq=False)
 class _Labels(Sequence[int]):
-    """The labels of a data set that keeps them beside the pictures: looked up when they are asked for."""
+    """The labels of a data set that stores them with the pictures, read on access."""
 
     found: Any
 
@@ -217,7 +217,7 @@ class _Labels(Sequence[int]):
 
 
 def _made(make: type, root: str, part: Part) -> Any:
-    """With the arguments that its constructor has; it is fetched only if it is not there."""
+    """The data set, made with the arguments that its constructor has; it is downloaded only if it is missing."""
     takes = inspect.signature(make).parameters
     options: dict[str, Any] = {"root": root} if "root" in takes else {}
     options |= {"train": part == "train"} if "train" in takes else {"split": part} if "split" in takes else {}

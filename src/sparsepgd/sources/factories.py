@@ -1,4 +1,4 @@
-"""What a function in a Python file of the user returns."""
+"""Call a function in a Python file of the user, which returns a model."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _function(module: ModuleType, path: Path, factory: str) -> Any:
         raise SourceError(
             f"{path}:{factory} must be callable without arguments: {error}; give its arguments defaults"
         ) from None
-    except ValueError:  # it is not written in Python
+    except ValueError:  # not written in Python, so it has no signature
         pass
     return make
 
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Those of earlier folders are forgotten: other files may bear the same names."""
+    """Make the files in a folder importable. Those of earlier folders are forgotten, because names may recur."""
     for name in _beside:
         sys.modules.pop(name, None)
     _beside.clear()
@@ -86,7 +86,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _in_words(path: Path) -> Iterator[None]:
-    """Whatever goes wrong in the user's code, in one line with its place there."""
+    """Report an error in the user's code in one line, with its file and line."""
     try:
         yield
     except SparsePGDError:
@@ -96,6 +96,6 @@ def _in_words(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         folder = path.resolve().parent
         frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).parent == folder]
-        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(path)  # the innermost of them
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(path)  # the innermost
         kind = MissingPackageError if isinstance(error, ImportError) else SourceError
         raise kind(f"{where}: {type(error).__name__}: {first_line(error)}") from error

@@ -1,6 +1,6 @@
 """Models and weights in files: exported programs (.pt2), ONNX files, which have no gradients, and state dicts.
 
-Nothing in them is run unless the user trusts it: a pickle is a program.
+A pickle can run code, so only tensors are read from it, unless the user trusts the file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sparsepgd.errors import SourceError, first_line
 from sparsepgd.extras import needs
 
 Shape = tuple[int | None, ...]  # None: any
-PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # how files of torch.save begin
+PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # first bytes of files of torch.save
 WEIGHTS = "give a .safetensors file or one written by torch.save"
 TRUST = "reading it may run code; if you trust its origin, pass --trust or trust=True"
 
 
 class Exported(nn.Module):
-    """A program that torch.export has saved; it is differentiable."""
+    """A program saved by torch.export; it is differentiable."""
 
     def __init__(self, path: Path, trust: bool = False) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Exported(nn.Module):
         self.training = False
 
     def train(self, mode: bool = True) -> Exported:
-        """The mode of the program was decided when it was exported."""
+        """Does not change the mode of the program, which was fixed when it was exported."""
         self.training = mode
         return self
 
@@ -74,7 +74,7 @@ class Onnx(nn.Module):
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def extra_repr(self) -> str:
-        return f"sha256={self.sha256}"  # tells runs of different files apart
+        return f"sha256={self.sha256}"  # distinguishes runs of different files
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -104,7 +104,7 @@ def _single(shapes: list[Shape], path: Path) -> Shape:
 
 
 def read(path: str | Path, trust: bool = False) -> Any:
-    """What a .safetensors file or one of torch.save holds, on the CPU."""
+    """The content of a .safetensors file or of a file of torch.save, on the CPU."""
     path = Path(path)
     if not path.is_file():
         raise SourceError(f"no file {str(path)!r}; {WEIGHTS}")
@@ -112,19 +112,19 @@ def read(path: str | Path, trust: bool = False) -> Any:
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # on other versions of pickle
+            warnings.simplefilter("ignore", UserWarning)  # about other versions of pickle
             return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:
         if trust or path.read_bytes()[:2] not in PICKLES:
             raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}; {WEIGHTS}") from None
         raise SourceError(f"{str(path)!r} is a pickle with more than tensors; {TRUST}") from None
-    except Exception as error:  # what is no pickle at all is a KeyError, a struct.error, ...
+    except Exception as error:  # KeyError, struct.error, ... if it is not a pickle
         said = f"{type(error).__name__}: {first_line(error)}"
         raise SourceError(f"{str(path)!r} cannot be read as weights: {said}; {WEIGHTS}") from None
 
 
 def check_exported(path: Path, trust: bool) -> None:
-    """An exported program must be a whole archive, and without trust one that holds no pickle."""
+    """Check that an exported program is a complete archive and, unless it is trusted, contains no pickle."""
     try:
         with zipfile.ZipFile(path) as archive:
             suspect = None if trust else next((name for name in archive.namelist() if _pickled(archive, name)), None)

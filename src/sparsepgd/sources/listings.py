@@ -1,4 +1,4 @@
-"""What a data source holds, before any picture is read: the labels of all images, and a way to read some of them."""
+"""A data source before any picture is read: the labels of all images, and a function that reads some of them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LINE = "lines of a picture file and a class number"
 @dataclass(frozen=True, eq=False)
 class Listing:
     labels: Sequence[int]
-    read: Callable[[list[int], Size], Tensor]  # some of them, by their indices, cut and resized: (n, C, H, W)
+    read: Callable[[list[int], Size], Tensor]  # images by index, cropped and resized: (n, C, H, W)
     class_names: tuple[str, ...] = ()
-    choose: Choice = "first"  # unless the user says otherwise
-    size: Size = None  # unless the user says otherwise: as the paper sets it
-    split: bool = False  # whether the source tells images to train on from images to test on
+    choose: Choice = "first"  # used if the user gives none
+    size: Size = None  # used if the user gives none; as in the paper
+    split: bool = False  # whether the source has both training and test images
 
     def rows(self, n: int | None, choose: str | None, name: str) -> list[int]:
-        """The indices of n images: the first ones, or as many of each class, taken in turn."""
+        """The indices of n images: the first ones, or equally many of each class, taken in turn."""
         if choose not in (None, *get_args(Choice)):
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
         count = len(self.labels)
@@ -75,7 +75,7 @@ def of_files(
 
 
 def stacked(pictures: Iterable[Tensor], names: Sequence[str]) -> Tensor:
-    """One tensor, if all are of one size. They are in memory once if they are made one at a time."""
+    """One tensor of pictures of the same size. They are in memory only once if `pictures` makes them one by one."""
     whole = torch.empty(0)
     for i, (name, picture) in enumerate(zip(names, pictures, strict=True)):
         if i == 0:
@@ -102,8 +102,8 @@ def of_folder(path: Path, size: Size = None) -> Listing:
 
 
 def of_csv(path: Path) -> Listing:
-    """Lines of a picture file, named from the folder of the list, and a class number; a first line of titles is
-    skipped. With a title class_name, that column holds the names of the classes."""
+    """Lines of a picture file, relative to the folder of the CSV file, and a class number. A header line is skipped; a
+    column class_name contains the names of the classes."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = {number: line for number, line in enumerate(csv.reader(file), 1) if line}
@@ -156,7 +156,7 @@ def of_npz(path: Path, part: str) -> Listing:
 
 
 def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Images, labels, names of classes, and whether those to train on are others than those to test on."""
+    """Images, labels, class names, and whether the arrays are named as training or test images."""
     if not path.exists():
         raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:

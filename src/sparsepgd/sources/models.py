@@ -1,6 +1,6 @@
 """Models by name: the zoo, torchvision, timm, RobustBench, a Python file, an exported program, an ONNX file.
 
-Each comes with what its source knows: how pictures are brought to its input, how that is normalised, its classes.
+Each comes with what its source knows: how pictures are cropped and resized, how they are normalised, the class names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Source:
     name: str
     model: nn.Module
     classes: tuple[str, ...] = ()  # names, if known
-    size: Size = None  # of its input, if fixed; with a Framing, also how pictures are brought to it
+    size: Size = None  # of its input, if fixed; a Framing also says how pictures are cropped and resized
     normalisation: Normalisation | str = "inside the model, if at all"  # of the input; part of `model`
     black_box: bool = False  # no gradients
 
@@ -142,7 +142,7 @@ def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> So
 
 
 def _side(architecture: str) -> int | None:
-    """Of the images that a network is for, where it is one."""
+    """The image size that a network is for; None if there is no single one."""
     return None if architecture in ("digits_resnet", "resnet34") else 32
 
 
@@ -237,7 +237,7 @@ def _from_archive(path: Path, trust: bool) -> Source:
 
 
 def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
-    """In evaluation mode, with weights by the names that the network itself has, as `spgd train` writes them."""
+    """The model in evaluation mode, with weights under its own names, as `spgd train` writes them."""
     state, model = files.read(weights, trust), source.model.eval()
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise SourceError(f"{str(weights)!r} contains more than a state dict; load it in the factory of {source.name}")
@@ -250,7 +250,7 @@ def _filled(source: Source, weights: str | Path, trust: bool) -> Source:
 def _with_weights(
     build: Callable[..., nn.Module], weights: str | Path, trust: bool, name: str
 ) -> tuple[nn.Module, Normalisation | None]:
-    """The architecture with the weights of a file, and as many classes as these have."""
+    """The architecture with the weights of a file and their number of classes, and the normalisation in the file."""
     state, how = checkpoints.unwrapped(files.read(weights, trust))
     with torch.device("meta"):
         last = next(reversed(build().state_dict()))

@@ -1,4 +1,4 @@
-"""Picture files to tensors and back, cropped and resized as a model needs them."""
+"""Convert picture files to tensors and back, cropped and resized as a model needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Filter = Literal["bilinear", "bicubic", "lanczos"]
 
 @dataclass(frozen=True)
 class Framing:
-    """How a picture becomes an input: its shorter side to `resize`, then the middle square of `size`.
+    """How a picture becomes an input: resize its shorter side to `resize`, then crop the middle square of `size`.
 
     Without `resize` the largest square in the middle is resized to `size`.
     """
@@ -55,7 +55,7 @@ class Framing:
         return _middle(picture.resize((width, height), how), self.size)
 
 
-Size = int | Framing | None  # None: as the picture is
+Size = int | Framing | None  # None: that of the picture
 
 
 def framing(size: Size) -> Framing | None:
@@ -65,7 +65,7 @@ def framing(size: Size) -> Framing | None:
 def load_image(name: str, size: Size, grey: bool = False) -> tuple[Tensor, tuple[int, int]]:
     """A picture file, or ``bundled:NUMBER``, as (1, 3, H, W) on the 8-bit grid, and its own (width, height).
 
-    With `size` it is cut and resized, unless it is already of that size; with `grey` a file is (1, 1, H, W).
+    With `size` it is cropped and resized, unless it is already of that size; with `grey` a file is (1, 1, H, W).
     """
     kind, _, number = name.partition(":")
     if kind == "bundled":
@@ -81,7 +81,7 @@ def load_image(name: str, size: Size, grey: bool = False) -> tuple[Tensor, tuple
     except FileNotFoundError:
         raise SourceError(f"no file {name!r}; give a picture file or bundled:NUMBER") from None
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError, ImportError) as error:
-        # ImportError: ultralytics puts a function of its own in the place of Image.open
+        # ImportError: ultralytics replaces Image.open
         raise SourceError(f"{name!r} cannot be read as a picture: {error}; use PNG, JPEG, WebP, ...") from None
     return as_tensor(picture, size)[None], picture.size
 
@@ -106,7 +106,7 @@ def save_image(x: Tensor, path: Path) -> None:
 
 
 def _eight_bit(picture: Image.Image) -> Image.Image:
-    """Grey in 16 bits comes down to 8; Pillow itself would make almost all of it white."""
+    """Convert 16-bit grey to 8 bits; Pillow itself would make almost all of it white."""
     if picture.mode != "F" and not picture.mode.startswith("I"):
         return picture
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Pairs, data sets and loaders that a user hands over, as tensors."""
+"""Convert pairs, data sets and loaders of the user to tensors."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""State dicts of others, brought to the layout of the networks here.
+"""State dicts of other code, converted to the layout of the networks here.
 
 | from | what it looks like | what is done |
 | --- | --- | --- |
 | all | wrapped: {"state_dict": ...}, "model", "net", "ema", "last", ...; in front of every key "module.", "model.", "1.", "_orig_mod." | unwrapped, cut off |
-| all | buffers mean and std, mu and sigma, in front or not "normalize." or "0." | taken out: the normalisation of the input |
+| all | buffers mean and std, or mu and sigma, optionally after "normalize." or "0." | removed: they normalise the input |
 | ResNet of the official code | "classifier." | "linear." |
 | ResNet of the official code | convolutions with bias before batch normalisation | bias subtracted from the running mean, which is the same function |
 | WideResNet of RobustBench | "block1.layer.0.", "convShortcut.", "bn1.", "fc." | "layer1.0.", "shortcut.0.", "bn.", "linear." |
 | WideResNet of RobustBench | "sub_block1.", never used there | left out |
 | WideResNet of RobustBench | no "fc.bias" | zero |
-| PreActResNet of both | ReLU or softplus, which no key tells | recognised by the means in batch normalisation |
+| PreActResNet of both | ReLU or softplus, which no key shows | inferred from the means in batch normalisation |
 | PreActResNet of both, ResNet of RobustBench, VGG of common CIFAR code | as here | nothing |
 """  # noqa: E501
 
@@ -43,11 +43,11 @@ RENAMES: dict[str, tuple[tuple[str, str], ...]] = {
         (r"^fc\.", "linear."),
     ),
 }
-ELSEWHERE = ("init_conv.weight", "conv_2d.weight")  # the networks of Gowal et al., padded otherwise: another function
+ELSEWHERE = ("init_conv.weight", "conv_2d.weight")  # networks of Gowal et al., which differ in their padding
 
 
 def unwrapped(found: object) -> tuple[State, Normalisation | None]:
-    """The tensors of a checkpoint under plain names, and the normalisation that it holds."""
+    """The tensors of a checkpoint under plain names, and the normalisation that it contains, if any."""
     while isinstance(found, Mapping) and not _is_state(found):
         inner = next((found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping | nn.Module)), None)
         if inner is None:
@@ -70,9 +70,9 @@ def unwrapped(found: object) -> tuple[State, Normalisation | None]:
 def fitted(
     build: Callable[..., nn.Module], state: State, how: Normalisation | None, name: str, activation: str = ""
 ) -> tuple[nn.Module, Normalisation | None]:
-    """The network with these weights and as many classes as they have, and what is left to normalise outside.
+    """The network with these weights and their number of classes, and the normalisation that it does not contain.
 
-    `activation`: where the network has a choice; left out: that of the weights, or an error if they do not show it.
+    `activation`: for a network with a choice; default: inferred from the weights, or an error if they do not show it.
     """
     if any(key in state for key in ELSEWHERE):
         raise SourceError("these weights belong to a network of Gowal et al. in RobustBench; use robustbench:NAME")
@@ -95,7 +95,7 @@ def fitted(
 
 
 def has_choice(build: Callable[..., nn.Module], name: str, activation: str) -> bool:
-    """Whether a network has a choice of activations; an error if one is asked for that cannot be chosen."""
+    """Whether a network has a choice of activations; it is an error to give one to a network without a choice."""
     choice = "activation" in signature(build).parameters
     if activation and not choice:
         raise SourceError(f"{name}:{activation}: {name} has a fixed activation; use {name}")
@@ -103,7 +103,7 @@ def has_choice(build: Callable[..., nn.Module], name: str, activation: str) -> b
 
 
 def load(network: nn.Module, state: State, name: str) -> None:
-    """All weights, or an error that names the first that does not fit."""
+    """Load all weights, or raise an error that names the first that does not fit."""
     own = network.state_dict()
     counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
     state = {**counters, **state}  # older checkpoints have none
@@ -118,13 +118,13 @@ def load(network: nn.Module, state: State, name: str) -> None:
 
 
 def activation_of(state: State) -> str | None:
-    """The activation in the blocks of a trained pre-activation network; None: batch normalisation does not show it.
+    """The activation in the blocks of a trained pre-activation network; None if batch normalisation does not show it.
 
-    What bn1 gives is about normal, so the activation has a mean that is known for each channel, and conv1 turns that
-    into the mean that bn2 met in training. Here the wrong activation misses it by 30 % or more, the right one by 6 %
-    at most (squares, relative).
+    The output of bn1 is about normal, so the mean of the activation is known for each channel, and conv1 maps it to
+    the running mean of bn2. On the models here, the relative squared error of this prediction is at least 30 % for the
+    wrong activation and at most 6 % for the right one.
     """
-    normal = torch.special.ndtri((torch.arange(101) + 0.5) / 101)  # a sample without chance
+    normal = torch.special.ndtri((torch.arange(101) + 0.5) / 101)  # quantiles instead of random numbers
     misses = dict.fromkeys(ACTIVATIONS, 0.0)
     blocks = [key.removesuffix("bn2.running_mean") for key in state if re.fullmatch(r"layer.*bn2\.running_mean", key)]
     for block in blocks:
@@ -155,7 +155,7 @@ def _is_state(found: Mapping[Any, Any]) -> bool:
 
 
 def _normalisation(state: State) -> Normalisation | None:
-    """The buffers of a normalisation, taken out."""
+    """Remove the buffers of a normalisation from `state` and return it."""
     for before in BEFORE:
         pair = [next((before + key for key in names if before + key in state), None) for names in (MEANS, DEVIATIONS)]
         if pair[0] is not None and pair[1] is not None:
@@ -179,7 +179,7 @@ def _renamed(state: State, name: str) -> State:
 
 
 def _folded(state: State, own: Mapping[str, Tensor]) -> State:
-    """Biases that the network has not, of convolutions before batch normalisation, moved into the running mean."""
+    """Move biases of convolutions, where the network has none, into the running mean of the batch normalisation."""
     folded = dict(state)
     for key in state:
         layer = re.fullmatch(r"(.*)(?:conv(\d)|shortcut\.0)\.bias", key)

@@ -2,8 +2,8 @@
 
 `preact_resnet18` is the network of the paper's CIFAR experiments; its state-dict keys are those in
 common use for this architecture, so that published checkpoints load. `small_preact_resnet` is for CPUs, and
-`digits_resnet` for the 8x8 grey images of scikit-learn. The networks with `median` in their names look at the image
-through a median filter, which removes single pixels and thin lines.
+`digits_resnet` for the 8x8 grey images of scikit-learn. The networks with `median` in their names first apply a
+median filter to the image, which removes single pixels and thin lines.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
 
 class PreActBlock(nn.Module):
-    """Two times (BN, activation, 3x3 convolution), plus the input or its 1x1 projection."""
+    """Twice (BN, activation, 3x3 convolution), plus the input or its 1x1 projection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation: Activation) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class PreActResNet(nn.Module):
     """A 3x3 stem, one stage for each width (each at half the resolution), pooling, a linear layer.
 
     Images are (B, channels, H, W) in [0, 1]. `activation` is used inside the blocks; after the last batch
-    normalisation it is always ReLU, as in the paper's code. With `mean` and `std` (one value a channel)
+    normalisation it is always ReLU, as in the paper's code. With `mean` and `std` (one value per channel)
     the network normalises its input itself; they are buffers and belong to the state dict. `stem`: the width
-    after the first convolution, left out that of the first stage. `median`: the image goes through a median filter
-    first; a buffer of that name tells such weights from those of other networks.
+    after the first convolution; default: that of the first stage. `median`: apply a median filter to the image first;
+    a buffer of that name distinguishes such weights from those of other networks.
     """
 
     mean: Tensor
@@ -90,7 +90,7 @@ class PreActResNet(nn.Module):
         self.linear = nn.Linear(inputs, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] != self.conv1.in_channels:  # (x - mean) / std would spread one channel over three
+        if x.shape[1] != self.conv1.in_channels:  # (x - mean) / std would broadcast one channel to three
             raise ShapeError(f"images of shape {tuple(x.shape)}; this network takes {self.conv1.in_channels} channels")
         x = median_filter(x) if self.filtered else x
         out: Tensor = self.conv1((x - self.mean) / self.std if self.normalised else x)
@@ -104,8 +104,8 @@ class PreActResNet(nn.Module):
 def median_filter(x: Tensor) -> Tensor:
     """The median of the 3x3 window around each pixel of (B, C, H, W), channel by channel; borders are mirrored.
 
-    Sorted by columns, the median of nine values is the median of three: the largest of the smallest ones, the median
-    of the medians, and the smallest of the largest ones.
+    With each column sorted, the median of nine values is that of three: the largest of the smallest values, the median
+    of the medians, and the smallest of the largest values.
     """
     height, width = x.shape[2:]
     padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
@@ -160,7 +160,7 @@ def small_preact_resnet(
 ) -> PreActResNet:
     """A network for CPUs: 372 thousand parameters, 42 million multiply-adds for an image of 32x32.
 
-    The first stage is narrow because there time goes into memory traffic, not into arithmetic; the
+    The first stage is narrow because its time goes into memory traffic, not into arithmetic; the
     widths are multiples of 16, the number of floats in a vector register.
     """
     return PreActResNet((16, 48, 96), (1, 2, 2), num_classes, activation, mean, std, median=median)

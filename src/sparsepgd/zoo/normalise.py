@@ -1,4 +1,4 @@
-"""Input normalisation as part of a model, so that images stay in [0, 1] for whoever attacks it."""
+"""Input normalisation as part of a model, so that attacks work on images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsepgd.zoo.networks import CIFAR10_MEAN, CIFAR10_STD
 
 @dataclass(frozen=True)
 class Normalisation:
-    """(x - mean) / std, one value a channel."""
+    """(x - mean) / std, with one value of each per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -28,7 +28,7 @@ class Normalisation:
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float]) -> Normalisation | None:
-        """None where it would change nothing."""
+        """None if it would change nothing."""
         same = all(one == 0 for one in mean) and all(one == 1 for one in std)
         return None if same else cls(tuple(map(float, mean)), tuple(map(float, std)))
 
@@ -57,7 +57,7 @@ def parse(words: str) -> Normalisation | None:
 
 
 class Normalised(nn.Module):
-    """A model that takes images in [0, 1], around one that takes normalised ones."""
+    """A wrapper that takes images in [0, 1], around a model that takes normalised images."""
 
     mean: Tensor
     std: Tensor
@@ -70,6 +70,6 @@ class Normalised(nn.Module):
         self.training = model.training
 
     def forward(self, x: Tensor) -> Any:
-        if len(self.mean) > 1 and x.shape[1] != len(self.mean):  # one channel would be spread over three
+        if len(self.mean) > 1 and x.shape[1] != len(self.mean):  # one channel would be broadcast to three
             raise ShapeError(f"images of shape {tuple(x.shape)}; the model is normalised for {len(self.mean)} channels")
         return self.model((x - self.mean) / self.std)

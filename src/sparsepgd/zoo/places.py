@@ -1,6 +1,6 @@
-"""Where models are looked for by name: the package, the folder of SPARSEPGD_WEIGHTS, weights/ of a checkout.
+"""Where models are looked up by name: in the package, in the folder SPARSEPGD_WEIGHTS and in weights/ of a checkout.
 
-Either of the latter may have a folder `subjects`: small networks for the paper's tables, one for each of its models.
+The last two may have a sub-folder `subjects`: small networks for the paper's tables, one for each of its models.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparsepgd.errors import SourceError
 
 VARIABLE = "SPARSEPGD_WEIGHTS"  # the folder of full-size models
 FULL_SIZE = ("prn18-anneal", "prn18-fast-ls")  # in weights/ of the repository; the wheel knows them by name only
-SUBJECTS = "subjects"  # a folder in that of the full-size models
+SUBJECTS = "subjects"  # a sub-folder of that of the full-size models
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ IMAGES = "cifar10_test_500"
 
 SHARE = {"ge": 0, "le": 1}  # limits that `validation.checked` reads
 ALL_RUNS = "all runs"
-LEAST = 500  # images of a figure that may be quoted, if there is one with so many
+LEAST = 500  # fewest images of a figure that is quoted, if any figure has as many
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Figure:
     """The robust accuracy under one attack and budget, or of several runs together (``all runs``): an image is then
     robust only if it is robust in every run."""
 
-    attack: str  # by its name in the registry of attacks, or ALL_RUNS
+    attack: str  # its name in the registry of attacks, or ALL_RUNS
     robust_accuracy: float = field(metadata=SHARE)
-    images: int = field(metadata={"ge": 1})  # the first so many
-    k: int | None = field(metadata={"ge": 1})  # None here and below: not known, of a card of version 1
-    pattern: dict[str, Any] | None = None  # as a record holds it, {"kind": "Patches", "height": 3, "width": 3}
+    images: int = field(metadata={"ge": 1})  # the first images of the data
+    k: int | None = field(metadata={"ge": 1})  # None here and below: unknown, from a card of version 1
+    pattern: dict[str, Any] | None = None  # as in a record: {"kind": "Patches", "height": 3, "width": 3}
     eps: float | None = field(default=None, metadata={"gt": 0, "le": 1})
     steps: int | None = field(default=None, metadata={"ge": 1})  # of its gradient attacks
-    queries: int | None = field(default=None, metadata={"ge": 1})  # of its black boxes
+    queries: int | None = field(default=None, metadata={"ge": 1})  # of its black-box attacks
     seed: int = 0
     runs: int = field(default=1, metadata={"ge": 1})  # of ALL_RUNS
 
@@ -74,7 +74,7 @@ class Figure:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells figures of a model apart."""
+        """Everything that distinguishes the figures of a model."""
         return tuple(str(value) for name, value in vars(self).items() if name != "robust_accuracy")
 
     def __str__(self) -> str:
@@ -102,17 +102,17 @@ class Card:
     method: str
     command: str  # the one that trained it, or several joined by &&
     seed: int
-    epochs: int  # of all stages, as are the seconds; `curves` are those of the last one
+    epochs: int  # of all stages, like the seconds; `curves` are those of the last stage
     hardware: str
     torch_version: str
     training_seconds: float
     clean_accuracy: float = field(metadata=SHARE)
-    measured: str  # on which images, how
-    classes: list[str] = field(default_factory=list)  # names in the order of the logits; none: not known
-    budgets: list[dict[str, Any]] = field(default_factory=list)  # trained for: k, pattern, eps; none: not known
+    measured: str  # on which images and how
+    classes: list[str] = field(default_factory=list)  # names in the order of the logits; []: unknown
+    budgets: list[dict[str, Any]] = field(default_factory=list)  # trained for: k, pattern, eps; []: unknown
     robust: list[Figure] = field(default_factory=list)
-    curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value an epoch
-    version: Literal[2] = 2  # of the format; 1 had the robust accuracies by sentences
+    curves: dict[str, list[float | None]] = field(default_factory=dict)  # one value per epoch
+    version: Literal[2] = 2  # of the format; in version 1 a sentence described each robust accuracy
 
     @property
     def lowest(self) -> Figure | None:
@@ -127,7 +127,7 @@ class Card:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Card:
-        """From what a file holds, checked; a ValueError says what is wrong."""
+        """The card in the content of a file, validated; a ValueError says what is wrong."""
         said = values.pop("robust_accuracy", None)
         if isinstance(said, dict) and isinstance(values.get("measured"), str):
             values["robust"] = [_figure(words, value, values["measured"]) for words, value in said.items()]
@@ -137,7 +137,7 @@ class Card:
 
 
 def _figure(words: str, value: Any, measured: str) -> dict[str, Any]:
-    """What a card of version 1 said: {"sPGD projected, k=20, 100 steps, 200 images": 0.5}."""
+    """A figure from a card of version 1: {"sPGD projected, k=20, 100 steps, 200 images": 0.5}."""
     parts = {unit: int(n) for n, unit in re.findall(r"(\d+) (steps|queries|images)", words)}
     first = re.search(r"the first (\d+)", measured)
     k = re.search(r"k=(\d+)", words)
@@ -152,7 +152,7 @@ def names(folder: Traversable | None = None) -> list[str]:
 
 
 def bundled_names() -> list[str]:
-    """The small models inside the package, which are there after every installation, the least robust first."""
+    """The small models of the package, available in every installation, the least robust first."""
 
     def robustness(name: str) -> float:
         lowest = card(name).lowest
@@ -182,7 +182,7 @@ def card(name: str, folder: Traversable | None = None) -> Card:
 
 
 def verified(name: str, folder: Traversable | None = None) -> tuple[Card, bytes]:
-    """The card and the file of weights, which has the checksum of the card."""
+    """The card and the content of the file of weights, after checking its checksum against the card."""
     place = where(name, folder)
     about, data = _read(place, name), place.weights(name).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
@@ -245,7 +245,7 @@ def _read(place: Place, name: str) -> Card:
 
 
 def _has_card(place: Place, name: str) -> bool:
-    """Whether a card lies there, with or without weights; not everything that ends in .json is one."""
+    """Whether the card of this model is there, with or without weights. Other JSON files do not count."""
     try:
         return Path(name).name == name and place.card(name).is_file() and _read(place, name).name == name
     except SourceError:

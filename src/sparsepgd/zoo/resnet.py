@@ -1,6 +1,6 @@
 """ResNets after He et al. 2016 ("Deep residual learning") with a 3x3 stem, and a VGG-11, both for 32x32 images.
 
-`resnet18` is the paper's vanilla model on CIFAR, `vgg11` the other one of its transfer table. State-dict keys are
+`resnet18` is the paper's vanilla model on CIFAR, `vgg11` the other model of its transfer table. State-dict keys are
 those in common use for CIFAR networks; other layouts are mapped to them in checkpoints.py.
 """
 
@@ -15,7 +15,7 @@ VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)  # widths; 0 halv
 
 
 class BasicBlock(nn.Module):
-    """Two times (3x3 convolution, BN), plus the input or its projection, ReLU after each."""
+    """Twice (3x3 convolution, BN), plus the input or its projection, with ReLU after each."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def resnet18(num_classes: int = 10) -> ResNet:
 def resnet34(num_classes: int = 100) -> ResNet:
     """ResNet-34 with the 3x3 stem, the network of the official ImageNet-100 and GTSRB checkpoints.
 
-    At 224x224 it costs sixteen times what torchvision's ResNet-34, with its 7x7 stem and pooling, does.
+    At 224x224 it costs sixteen times as much as torchvision's ResNet-34 with its 7x7 stem and pooling.
     """
     return ResNet((3, 4, 6, 3), num_classes)
 
