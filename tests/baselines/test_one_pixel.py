@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -87,7 +85,8 @@ def test_defaults_are_the_papers() -> None:
     assert attack.evaluations == 400 * 101
 
 
-@pytest.mark.parametrize("arguments", [{"population": 3}, {"generations": 0}, {"scale": 0}])
-def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="expected a number larger than 0"):
-        OnePixel(sp.Budget(k=1), **arguments)
+@pytest.mark.parametrize(("name", "value"), [("population", 3), ("generations", 0), ("scale", 0)])
+def test_unusable_hyper_parameters_are_refused(name: str, value: int) -> None:
+    """They are the largest values that are too small."""
+    with pytest.raises(UnsupportedError, match=f"{name}={value}; expected a number larger than {value}"):
+        OnePixel(sp.Budget(k=1), **{name: value})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -122,7 +120,8 @@ def test_defaults_are_the_papers() -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [{"steps": 0}, {"lam": 0}, {"deepfool_steps": 0}, {"classes": 1}])
-def test_unusable_hyper_parameters_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="expected a number larger than 0"):
-        SparseFool(sp.Budget(k=1), **arguments)
+@pytest.mark.parametrize(("name", "value"), [("steps", 0), ("lam", 0), ("deepfool_steps", 0), ("classes", 1)])
+def test_unusable_hyper_parameters_are_refused(name: str, value: int) -> None:
+    """They are the largest values that are too small."""
+    with pytest.raises(UnsupportedError, match=f"{name}={value}; expected a number larger than {value}"):
+        SparseFool(sp.Budget(k=1), **{name: value})
