@@ -158,6 +158,22 @@ def test_the_most_robust_model_stands_first() -> None:
         assert robust == sorted(robust, reverse=True)
 
 
+def test_large_budgets_and_sets_of_images_come_first() -> None:
+    found = board.contenders(ROOT / "leaderboard")
+    sizes = {(one.budget["k"], one.words, one.images): None for one in found}
+    titles = [title for title, _ in board.boards(found)]
+    assert titles[0] == "k = 20 pixels, 1,000 images of cifar10-test"
+    assert [int(title.split()[2]) for title in titles] == sorted((k for k, *_ in sizes), reverse=True)
+
+
+def test_runs_of_one_attack_at_one_length_are_listed_together_and_equal_values_once(tmp_path: Path) -> None:
+    entered = board.add(tmp_path / "board", run(tmp_path / "run", sp.SparsePGD(sp.Budget(k=1), 2)))
+    standing = ("1111000000", "1100000000", "0000001111")  # of seeds 0, 1, 2
+    attempts = (entered.attempts[0].model_copy(update={"standing": one}) for one in standing)
+    row = entered.model_copy(update={"attempts": tuple(attempts)}).row()
+    assert row[-1] == "spgd-unprojected (2 steps) 20.0%, 40.0%"
+
+
 def test_the_shipped_page_is_that_of_the_shipped_records() -> None:
     shown = (ROOT / "docs" / "leaderboard.md").read_text()
     assert shown == markdown(board.contenders(ROOT / "leaderboard")), "run spgd leaderboard --page docs/leaderboard.md"

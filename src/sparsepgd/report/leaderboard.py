@@ -98,8 +98,15 @@ class Contender(Strict):
             f"{self.robust_accuracy:.1%}",
             f"{100 * low:.1f}-{100 * high:.1f}",
             f"{alone.robust_accuracy:.1%}, {alone.attack}",
-            ", ".join(f"{attempt.length} {attempt.robust_accuracy:.1%}" for attempt in self.attempts),
+            "; ".join(f"{name} {', '.join(found)}" for name, found in self._alone().items()),
         ]
+
+    def _alone(self) -> dict[str, list[str]]:
+        """The different robust accuracies of each attack at each length, over seeds and versions of the attack."""
+        found: dict[str, list[str]] = {}
+        for attempt in sorted(self.attempts, key=lambda attempt: attempt.robust_accuracy):
+            found.setdefault(attempt.length, []).append(f"{attempt.robust_accuracy:.1%}")
+        return {name: list(dict.fromkeys(found[name])) for name in sorted(found)}
 
 
 def from_run(record: Record) -> Contender:
@@ -166,14 +173,20 @@ def contenders(folder: Path) -> list[Contender]:
 
 
 def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
-    """(title, rows) for each budget on each set of images, the most robust model first."""
+    """(title, rows) for each budget on each set of images: large budgets and large sets first, and in each table the most
+    robust model first."""
     groups: dict[tuple[str, str, str], list[Contender]] = {}
     named: dict[str, set[str]] = {}  # title -> digests of its images
     for one in found:
         title = f"{one.words}, {counted(one.images, 'images')} of {one.data}"
         groups.setdefault((title, one.data_sha256, json.dumps(one.budget)), []).append(one)
         named.setdefault(title, set()).add(one.data_sha256)
-    for (title, digest, _), group in sorted(groups.items()):
+    for (title, digest, _), group in sorted(groups.items(), key=_order):
         ranked = sorted(group, key=lambda one: (-one.robust_accuracy, one.model))
         which = f" ({digest[:8]})" if len(named[title]) > 1 else ""
         yield title + which, [one.row() for one in ranked]
+
+
+def _order(entry: tuple[tuple[str, str, str], list[Contender]]) -> tuple[Any, ...]:
+    key, (first, *_) = entry
+    return -first.budget["k"], first.words, -first.images, key
