@@ -111,6 +111,12 @@ class Engine:
             run.as_it_was()
 
 
+def cpu_has_bf16() -> bool:
+    """Whether the processor has instructions for bf16, so that it is faster with it."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
 def check_engine(engine: Any) -> None:
     if not isinstance(engine, Engine | None):
         raise UnsupportedError(f"engine={engine!r}; expected an Engine, e.g. Engine('fp32')")

@@ -173,8 +173,8 @@ def contenders(folder: Path) -> list[Contender]:
 
 
 def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
-    """(title, rows) for each budget on each set of images: large budgets and large sets first, and in each table the most
-    robust model first."""
+    """(title, rows) for each budget on each set of images: large budgets and large sets first. In each table the most
+    robust model is first."""
     groups: dict[tuple[str, str, str], list[Contender]] = {}
     named: dict[str, set[str]] = {}  # title -> digests of its images
     for one in found:
