@@ -46,7 +46,7 @@ def test_a_recipe_makes_settings(file: Path) -> None:
 def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or_from_the_zoo(file: Path) -> None:
     kind, _, place = read(file)["model"].partition(":")
     starts = [(RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK, kind == "zoo" and place in zoo.names()]
-    assert kind in ("preact_resnet18", "median_preact_resnet18", "wide_resnet28_5") or any(starts)
+    assert kind in ("preact_resnet18", "wide_resnet28_5") or any(starts)
 
 
 def test_subjects_start_from_the_plain_one() -> None:

@@ -7,7 +7,6 @@ from torch import nn
 from sparsepgd.errors import ShapeError, UnsupportedError
 from sparsepgd.problem.lean import Affine, lean
 from sparsepgd.zoo import PreActResNet, preact_resnet18, small_preact_resnet, wide_resnet28_5
-from sparsepgd.zoo.networks import median_filter, median_preact_resnet18, median_small_preact_resnet
 from sparsepgd.zoo.normalise import KNOWN, Normalised
 
 TINY = {"widths": (4, 8), "blocks": (1, 2)}
@@ -19,7 +18,7 @@ def count(network: nn.Module) -> int:
 
 @pytest.mark.parametrize(
     "build",
-    [preact_resnet18, small_preact_resnet, median_preact_resnet18, median_small_preact_resnet, wide_resnet28_5],
+    [preact_resnet18, small_preact_resnet, wide_resnet28_5],
 )
 @pytest.mark.parametrize("num_classes", [10, 43])
 def test_logits_have_one_row_an_image_and_one_column_a_class(build, num_classes):
@@ -155,24 +154,3 @@ def test_wrong_arguments(wrong, message):
 def test_grey_images_are_not_spread_over_three_channels_by_the_normalisation(network):
     with pytest.raises(ShapeError, match=r"images of shape \(2, 1, 32, 32\); .* 3 channels"):
         network(torch.rand(2, 1, 32, 32))
-
-
-def test_median_filter_is_the_median_of_each_window():
-    x = torch.rand(2, 3, 6, 7, generator=torch.Generator().manual_seed(0))
-    windows = nn.functional.unfold(nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"), 3).view(2, 3, 9, 6, 7)
-    assert torch.equal(median_filter(x), windows.median(2).values)
-
-
-def test_median_networks_do_not_see_a_single_pixel_or_a_thin_line():
-    torch.manual_seed(0)
-    network, x = median_small_preact_resnet().eval(), torch.rand(1, 3, 1, 1).expand(1, 3, 32, 32)
-    pixel, line = x.clone(), x.clone()
-    pixel[..., 9, 9] = 1.0
-    line[..., 20, :] = 0.0
-    assert torch.equal(network(pixel), network(x))
-    assert torch.equal(network(line), network(x))
-
-
-def test_weights_behind_a_median_filter_do_not_load_into_the_network_without_it():
-    with pytest.raises(RuntimeError, match="median"):
-        small_preact_resnet().load_state_dict(median_small_preact_resnet().state_dict())

@@ -2,8 +2,7 @@
 
 `preact_resnet18` is the network of the paper's CIFAR experiments; its state-dict keys are those in
 common use for this architecture, so that published checkpoints load. `small_preact_resnet` is for CPUs, and
-`digits_resnet` for the 8x8 grey images of scikit-learn. The networks with `median` in their names first apply a
-median filter to the image, which removes single pixels and thin lines.
+`digits_resnet` for the 8x8 grey images of scikit-learn.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sparsepgd.errors import ShapeError, UnsupportedError
 
@@ -49,8 +47,7 @@ class PreActResNet(nn.Module):
     Images are (B, channels, H, W) in [0, 1]. `activation` is used inside the blocks; after the last batch
     normalisation it is always ReLU, as in the paper's code. With `mean` and `std` (one value per channel)
     the network normalises its input itself; they are buffers and belong to the state dict. `stem`: the width
-    after the first convolution; default: that of the first stage. `median`: apply a median filter to the image first;
-    a buffer of that name distinguishes such weights from those of other networks.
+    after the first convolution; default: that of the first stage.
     """
 
     mean: Tensor
@@ -66,13 +63,9 @@ class PreActResNet(nn.Module):
         std: Sequence[float] | None = None,
         channels: int = 3,
         stem: int | None = None,
-        median: bool = False,
     ) -> None:
         super().__init__()
         _check(widths, blocks, activation, mean, std)
-        self.filtered = median
-        if median:
-            self.register_buffer("median", torch.tensor(3))  # the side of the window
         self.normalised = mean is not None
         if mean is not None and std is not None:
             self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
@@ -92,7 +85,6 @@ class PreActResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.conv1.in_channels:  # (x - mean) / std would broadcast one channel to three
             raise ShapeError(f"images of shape {tuple(x.shape)}; this network takes {self.conv1.in_channels} channels")
-        x = median_filter(x) if self.filtered else x
         out: Tensor = self.conv1((x - self.mean) / self.std if self.normalised else x)
         for stage in self.stages:
             out = self.get_submodule(stage)(out)
@@ -101,44 +93,14 @@ class PreActResNet(nn.Module):
         return logits
 
 
-def median_filter(x: Tensor) -> Tensor:
-    """The median of the 3x3 window around each pixel of (B, C, H, W), channel by channel; borders are mirrored.
-
-    With each column sorted, the median of nine values is that of three: the largest of the smallest values, the median
-    of the medians, and the smallest of the largest values.
-    """
-    height, width = x.shape[2:]
-    padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
-    above, here, below = (padded[:, :, i : i + height] for i in range(3))
-    low = torch.minimum(torch.minimum(above, here), below)
-    high = torch.maximum(torch.maximum(above, here), below)
-    middle = _median3(above, here, below)
-    lows, middles, highs = ([one[..., j : j + width] for j in range(3)] for one in (low, middle, high))
-    return _median3(
-        torch.maximum(torch.maximum(lows[0], lows[1]), lows[2]),
-        _median3(middles[0], middles[1], middles[2]),
-        torch.minimum(torch.minimum(highs[0], highs[1]), highs[2]),
-    )
-
-
-def _median3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
-
-
 def preact_resnet18(
     num_classes: int = 10,
     activation: Activation = "softplus",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    median: bool = False,
 ) -> PreActResNet:
     """The paper's PreActResNet-18: 11.2 million parameters, softplus in the blocks, no normalisation."""
-    return PreActResNet((64, 128, 256, 512), (2, 2, 2, 2), num_classes, activation, mean, std, median=median)
-
-
-def median_preact_resnet18(num_classes: int = 10, activation: Activation = "softplus") -> PreActResNet:
-    """PreActResNet-18 behind a median filter."""
-    return preact_resnet18(num_classes, activation, median=True)
+    return PreActResNet((64, 128, 256, 512), (2, 2, 2, 2), num_classes, activation, mean, std)
 
 
 def wide_resnet28_5(num_classes: int = 10, activation: Activation = "relu") -> PreActResNet:
@@ -156,19 +118,13 @@ def small_preact_resnet(
     activation: Activation = "relu",
     mean: Sequence[float] | None = CIFAR10_MEAN,
     std: Sequence[float] | None = CIFAR10_STD,
-    median: bool = False,
 ) -> PreActResNet:
     """A network for CPUs: 372 thousand parameters, 42 million multiply-adds for an image of 32x32.
 
     The first stage is narrow because its time goes into memory traffic, not into arithmetic; the
     widths are multiples of 16, the number of floats in a vector register.
     """
-    return PreActResNet((16, 48, 96), (1, 2, 2), num_classes, activation, mean, std, median=median)
-
-
-def median_small_preact_resnet(num_classes: int = 10, activation: Activation = "relu") -> PreActResNet:
-    """The network for CPUs behind a median filter."""
-    return small_preact_resnet(num_classes, activation, median=True)
+    return PreActResNet((16, 48, 96), (1, 2, 2), num_classes, activation, mean, std)
 
 
 def digits_resnet(num_classes: int = 10, activation: Activation = "relu") -> PreActResNet:

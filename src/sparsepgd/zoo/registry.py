@@ -21,8 +21,6 @@ from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.validation import checked
 from sparsepgd.zoo.networks import (
     digits_resnet,
-    median_preact_resnet18,
-    median_small_preact_resnet,
     preact_resnet18,
     small_preact_resnet,
     wide_resnet28_5,
@@ -34,8 +32,6 @@ from sparsepgd.zoo.resnet import resnet18, resnet34, vgg11
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "preact_resnet18": preact_resnet18,
     "small_preact_resnet": small_preact_resnet,
-    "median_preact_resnet18": median_preact_resnet18,
-    "median_small_preact_resnet": median_small_preact_resnet,
     "digits_resnet": digits_resnet,
     "resnet18": resnet18,
     "resnet34": resnet34,
