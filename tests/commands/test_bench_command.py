@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsepgd.commands import bench as bench_command
 from sparsepgd.commands.bench import _settings, measure
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.runs.identity import hardware
@@ -36,8 +37,11 @@ def test_bench_prints_tables_and_writes_record_and_plot(
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (not quiet)
 
 
-def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu() -> None:
+def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_command, "cpu_has_bf16", lambda: False)
     assert _settings(None, None, on_cpu=True) == [("fp32", False)]
+    monkeypatch.setattr(bench_command, "cpu_has_bf16", lambda: True)
+    assert _settings(None, None, on_cpu=True) == [("fp32", False), ("bf16", False)]
     assert _settings(None, None, on_cpu=False) == [("tf32", False), ("fp16", False), ("fp16", True)]
     assert _settings("fp32, bf16", False, on_cpu=True) == [("fp32", False), ("bf16", False)]
     with pytest.raises(UnsupportedError, match="--compile is for GPUs; omit it"):

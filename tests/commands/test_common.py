@@ -102,7 +102,7 @@ def test_bf16_is_suggested_where_the_processor_has_it_and_no_precision_was_chose
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = ("evaluate", "--no-save", "--model", "small-plain", "-n", 2, "--attack", "anneal", "--steps", 2)
-    hint = "this processor is faster with --precision bf16"
+    hint = "this processor supports --precision bf16; spgd bench shows whether it is faster for your model"
     assert hint not in next_lines(spgd(*words))
     monkeypatch.setattr(evaluate, "cpu_has_bf16", lambda: True)
     assert next_lines(spgd(*words))[-1] == hint

@@ -12,7 +12,7 @@ from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, one_model, out, suggest
 from sparsepgd.errors import UnsupportedError
-from sparsepgd.problem.engine import PRECISIONS, Precision
+from sparsepgd.problem.engine import PRECISIONS, Precision, cpu_has_bf16
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.speed import bench, rivals
@@ -88,7 +88,8 @@ def measure(
 
 def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
     """The precisions to measure, and whether to compile; on a GPU, fp16 both ways unless `compiled` is set."""
-    names = [word.strip() for word in words.split(",")] if words else ["fp32"] if on_cpu else ["tf32", "fp16"]
+    default = ("fp32,bf16" if cpu_has_bf16() else "fp32") if on_cpu else "tf32,fp16"
+    names = [word.strip() for word in (words or default).split(",")]
     unknown = next((name for name in names if name not in PRECISIONS), None)
     if unknown is not None:
         raise UnsupportedError(f"precision {unknown!r}; use one of {', '.join(PRECISIONS)}")

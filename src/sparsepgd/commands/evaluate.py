@@ -124,7 +124,7 @@ def evaluate(
     if not (quiet or as_json):
         _suggest(every, searches, model=names[0], weights=weights, trust=trust, normalise=normalise)
         if place.type == "cpu" and precision is None and cpu_has_bf16():
-            suggest("this processor is faster with --precision bf16")
+            suggest("this processor supports --precision bf16; spgd bench shows whether it is faster for your model")
     if as_json:
         print_json([_numbers(one) for one in every])
 

@@ -112,7 +112,7 @@ class Engine:
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the processor has instructions for bf16, so that it is faster with it."""
+    """Whether the processor has instructions for bf16. Convolutions are faster with them, small models may not be."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
 
