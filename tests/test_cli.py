@@ -386,3 +386,25 @@ def test_an_interruption_ends_with_one_line_under_older_versions_of_typer(
         main()
     assert end.value.code == 1
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_help_of_the_command_alone_is_printed_if_typer_has_not_shown_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with TYPER_USE_RICH=0."""
+
+    class NoArgsIsHelpError(RuntimeError):
+        exit_code = 2
+
+        def format_message(self) -> str:
+            return "Usage: spgd [OPTIONS] COMMAND"
+
+    def alone(*_: object, **__: object) -> None:
+        raise NoArgsIsHelpError
+
+    monkeypatch.setattr(sys, "argv", ["spgd"])
+    monkeypatch.setattr("sparsepgd.cli.app", alone)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr() == ("Usage: spgd [OPTIONS] COMMAND\n", "")

@@ -126,10 +126,13 @@ def _main() -> None:
 
 
 def _refuse(error: Any) -> int:
-    """Wrong options or arguments, in one line. Without any, `spgd` has shown its help."""
-    context = getattr(error, "ctx", None)
+    """Wrong options or arguments, in one line. Without any, the message is the help of `spgd`; typer has shown it
+    already if it uses rich, and the message is then empty."""
+    context, message = getattr(error, "ctx", None), error.format_message()
     if type(error).__name__ != "NoArgsIsHelpError":
         command = "spgd" if context is None or context.parent is None else f"spgd {context.info_name}"
-        words = " ".join(error.format_message().split()).rstrip(".")
+        words = " ".join(message.split()).rstrip(".")
         err.print(f"error: {words}; see {command} --help", soft_wrap=True)
+    elif message:
+        out.print(message, soft_wrap=True)
     return int(error.exit_code)

@@ -40,6 +40,7 @@ def with_value(row: int, value: float) -> torch.Tensor:
         (X * 255, RangeError, r"images are in \[0, 255\]; expected \[0, 1\]: divide by 255"),
         (X - 0.5, RangeError, "undo the normalisation"),
         (X + 1e-4, RangeError, "expected"),
+        (torch.full_like(X, 1.7e308, dtype=torch.float64), RangeError, "divide by 255"),  # finite, but not their sum
         (torch.where(X > 0.99, torch.nan, X), NonFiniteError, "contains NaN or infinity"),
         *((with_value(2, wrong), NonFiniteError, "image 2 contains NaN or infinity") for wrong in (NAN, INF, -INF)),
         (with_value(1, INF) + with_value(1, -INF), NonFiniteError, "image 1 contains NaN or infinity"),
@@ -50,7 +51,7 @@ def with_value(row: int, value: float) -> torch.Tensor:
             r"torch.uint8; expected floating point in \[0, 1\], e.g. x.float\(\)",
         ),
         (X.numpy(), DTypeError, "type ndarray; expected a torch tensor"),
-        (X.to("meta"), DTypeError, "images in a meta tensor, which holds no values; expected a dense tensor"),
+        (X.to("meta"), DTypeError, "images in a meta tensor, which holds no values; expected a dense tensor, with"),
         (X.to_sparse(), DTypeError, "images in a tensor of layout torch.sparse_coo; expected a dense tensor"),
     ],
 )

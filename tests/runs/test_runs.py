@@ -204,3 +204,23 @@ def test_folders_are_split_only_where_there_is_more_than_one() -> None:
     assert runs.folders(out, ["m", "file:f"], ["s"]) == [[out / "m", out / "file-f"]]
     assert runs.folders(out, ["m"], ["s", "t"]) == [[out / "s"], [out / "t"]]
     assert runs.folders(out, ["m", "m"], ["s", "t"])[1] == [out / "m" / "t", out / "m-2" / "t"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wider:
+    """An attack of another package that returns its images in another type."""
+
+    name: str = "wider"
+    budget: sp.Budget = ATTACK.budget
+
+    def __call__(self, model: object, x: torch.Tensor, y: torch.Tensor, **options: object) -> sp.Result:
+        result = ATTACK(model, x, y)  # type: ignore[arg-type]
+        return dataclasses.replace(result, x_adv=result.x_adv.double())
+
+
+def test_images_of_another_type_than_those_given_are_refused_and_not_written(tmp_path: Path) -> None:
+    model, data = problem()
+    message = r"wider returned images of type torch.float64 and shape \(4, 3, 12, 12\); expected torch.float32 and"
+    with pytest.raises(UnsupportedError, match=message):
+        runs.run(tmp_path, Wider(), lambda x: model(x.float()), data, {"model": "m"}, chunk=4)  # type: ignore[arg-type]
+    assert not list(tmp_path.rglob("*.safetensors"))

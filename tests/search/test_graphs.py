@@ -29,6 +29,25 @@ def test_the_requested_steps_are_taken_and_counted() -> None:
     assert (meter.steps, meter.slot_steps) == (5, 20)
 
 
+@pytest.mark.parametrize("graphs_on", [False, True])
+def test_steps_taken_before_memory_ran_out_are_kept(graphs_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They overwrote their input, so they cannot be repeated."""
+    monkeypatch.setattr(graphs, "record", lambda work, before: None)
+    left = [2]  # steps for which there is memory
+
+    def step(now: Rows) -> Rows:
+        if not left[0]:
+            raise torch.OutOfMemoryError("no room")
+        left[0] -= 1
+        now.x.add_(1)
+        return now
+
+    stepper: Stepper[Rows] = Stepper(step, graphs=graphs_on, meter=Meter())
+    assert stepper(Rows(torch.zeros(3, 1)), 5).x.tolist() == [[2.0]] * 3
+    with pytest.raises(torch.OutOfMemoryError):
+        stepper(Rows(torch.zeros(3, 1)), 5)
+
+
 def test_rows_are_chosen_joined_and_copied_through_nested_parts() -> None:
     rows = Rows(torch.arange(4), Rows(torch.arange(8).view(4, 2)))
     parts = select(rows, slice(0, 1)), select(rows, torch.tensor([3, 1]))

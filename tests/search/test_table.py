@@ -147,6 +147,45 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_the_result_is_the_s
     torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
 
 
+class Sudden(nn.Module):
+    """A network for which the memory does not suffice in one call, given by its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.net, self.number, self.calls = SmallConvNet(dtype=torch.float64), number, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.number:
+            raise torch.OutOfMemoryError("no room")
+        out: Tensor = self.net(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("attack", "number"),
+    [
+        (sp.SparseRS(sp.Budget(k=2), 40, early_stop=False), 21),
+        (sp.ClusterRS(sp.Budget(k=2), 40), 21),
+        (sp.SparseAnneal(sp.Budget(k=1), 60), 30),
+        (sp.SparseAnneal(sp.Budget(k=4), 60, early_stop=False), 30),
+    ],
+    ids=repr,
+)
+@pytest.mark.usefixtures("apart")
+def test_memory_that_runs_out_between_two_looks_does_not_change_the_result(attack: sp.Attack, number: int) -> None:
+    x, model = X[:16], Sudden(number)
+    y = labelled(model.net, x)
+    expected = attack(Sudden(0), x, y)
+    with metered() as meter:
+        result = attack(model, x, y)
+    assert model.calls > number
+    assert meter.looks < attack.evaluations / 2
+    torch.testing.assert_close(result.x_adv, expected.x_adv, rtol=0, atol=1e-9)
+    torch.testing.assert_close(result.loss, expected.loss, rtol=0, atol=1e-6, equal_nan=True)
+    assert torch.equal(result.steps, expected.steps)
+
+
 def test_one_image_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         sp.SparsePGD(sp.Budget(k=2), 5)(Tight(0), X[:4], torch.zeros(4, dtype=torch.int64))

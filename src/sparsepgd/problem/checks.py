@@ -33,7 +33,8 @@ def check_tensor(x: Tensor) -> None:
         raise DTypeError(f"images of type {type(x).__name__}; expected a torch tensor, e.g. torch.as_tensor(images)")
     if x.is_meta or x.layout != torch.strided:
         kind = "a meta tensor, which holds no values" if x.is_meta else f"a tensor of layout {x.layout}"
-        raise DTypeError(f"images in {kind}; expected a dense tensor, e.g. x.to_dense()")
+        how = "with values" if x.is_meta else "e.g. x.to_dense()"
+        raise DTypeError(f"images in {kind}; expected a dense tensor, {how}")
 
 
 def check_shape(x: Tensor) -> None:
@@ -55,7 +56,7 @@ def check_images(x: Tensor, quantize: bool = False) -> None:
         return
     x = x.detach()
     low, high = float(x.amin()), float(x.amax())  # NaN if there is one; no copy of the images is made
-    if not math.isfinite(low + high):
+    if not (math.isfinite(low) and math.isfinite(high)):
         row = next(row for row, image in enumerate(x) if not bool(image.isfinite().all()))
         raise NonFiniteError(f"image {row} contains NaN or infinity; all values must be in [0, 1]")
     if low < -ROUND_OFF or high > 1 + ROUND_OFF:

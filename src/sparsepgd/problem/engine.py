@@ -67,7 +67,8 @@ class Engine:
     too large for fp16 uses bf16.
     ``compile``: torch.compile, with one dynamic batch size, in a thread beside the search, which changes over as soon
     as the code is ready; it rounds differently, so two runs may differ in a few images. ``graphs``: a step is recorded
-    as a CUDA graph and replayed. Options that a model or a device does not support are switched off with a warning.
+    as a CUDA graph and replayed, on a GPU. Options that a model does not support, and ``compile`` without a GPU, are
+    switched off with a warning.
     """
 
     precision: Precision | None = choice(None, PRECISIONS)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning
+from sparsepgd.errors import ProbabilitiesWarning, SparsePGDWarning, UnsupportedError
 from sparsepgd.problem import Result
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device
@@ -56,10 +56,21 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
             engine=task.engine,
             progress=None if task.progress is None else partial(_report, task, start, stop, fooled),
         )
+    _check_like(task.x[start:stop], result.x_adv, task.attack.name)
     part = Part(start=start, stop=stop, seconds=time.perf_counter() - begun)
     rows = _rows(result, task.y[start:stop], start, _confidences(task, task.x[start:stop], result))
     chunk = Chunk(run=run_id, images="", part=part, rows=rows, warnings=tuple(_kept(caught, part)))
     return chunk, _stored(result.x_adv, task.attack.quantize)
+
+
+def _check_like(x: Tensor, x_adv: Tensor, name: str) -> None:
+    """Attacks of other packages may return anything; the file of a run has one type and shape for all images."""
+    given, expected = ((one.dtype, tuple(one.shape)) for one in (x_adv, x))
+    if given != expected:
+        raise UnsupportedError(
+            f"{name} returned images of type {given[0]} and shape {given[1]}; expected {expected[0]} and "
+            f"{expected[1]}, as it was given"
+        )
 
 
 def _stored(x: Tensor, quantize: bool) -> Tensor:

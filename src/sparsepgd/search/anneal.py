@@ -64,7 +64,7 @@ FIRST_LENGTH = 20  # steps of the first cycle,
 FIRST_PART = 128  # which ends with all groups divided by this number
 RISE = 4  # factor from one cycle to the next until there is a success
 DEEPEST = 0.3  # afterwards, smallest share of the limit
-FEW = 32  # below this limit no cycle begins at the clean image; from it on there is no local search
+FEW = 32  # after a success with a limit below this no cycle begins at the clean image; from it on, no local search
 
 
 @dataclass(frozen=True, eq=False)

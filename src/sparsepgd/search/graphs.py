@@ -92,7 +92,11 @@ class Recorded:
 
 @dataclass(eq=False)
 class Stepper(Generic[N]):
-    """Several steps without synchronisation with the host. Steps of a small batch are recorded and replayed."""
+    """Several steps without synchronisation with the host. Steps of a small batch are recorded and replayed.
+
+    If memory runs out after some of the steps, only these are taken. They could not be repeated, because a step
+    overwrites tensors of the slots before it.
+    """
 
     step: Callable[[N], N]
     graphs: bool
@@ -128,10 +132,10 @@ class Stepper(Generic[N]):
                 self.forget()
                 self.limit = first.numel() - 1
                 torch.cuda.empty_cache()
-                return self._eager(now, steps)
+                return self._eager(now, steps, cold)
             if recorded is None:
                 self.graphs = False
-                return self._eager(now, steps)
+                return self._eager(now, steps, cold)
             self.static, self.graph, self.again = static, recorded[0], True
             self.meter.recorded += 1
         assign(self.static, now)
@@ -143,7 +147,13 @@ class Stepper(Generic[N]):
         """Free the memory of the recording; the next recording is made like the first one."""
         self.static, self.graph, self.again, self.size = None, None, False, 0
 
-    def _eager(self, now: N, steps: int) -> N:
-        for _ in range(steps):
-            now = self.step(now)
+    def _eager(self, now: N, steps: int, before: int = 0) -> N:
+        """`before`: steps that this call took already."""
+        for taken in range(before, before + steps):
+            try:
+                now = self.step(now)
+            except torch.OutOfMemoryError:
+                if not taken:
+                    raise
+                break
         return now

@@ -24,7 +24,7 @@ from sparsepgd.training.annealing import Window
 from sparsepgd.training.settings import Augment, Settings
 from sparsepgd.training.team import Team
 
-SHARE = 4  # share of the free memory of a device that resident images may take
+SHARE = 4  # resident images may take the free memory of a device divided by this
 ON_HOST = 4 << 30  # bytes that a Dataset may take when it is read into memory
 
 
