@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "file" / "x", "(Not a directory|File exists)"), (tmp_path, "Is a directory")):
         with pytest.raises(SourceError, match=f"cannot be written: {reason}; choose another --out"):
             atomic.check(path)
+
+
+def test_what_is_not_a_regular_file_is_refused_and_not_replaced_by_one(tmp_path: Path) -> None:
+    """Like /dev/null, which root could replace."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match=r"pipe' cannot be written: Not a regular file; choose another --out"):
+        atomic.check(tmp_path / "pipe")
+    with pytest.raises(SparsePGDError, match=r"pipe cannot be written: Not a regular file"):
+        atomic.write(tmp_path / "pipe", b"x")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_full_disk_names_the_file_and_damages_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import sparsepgd as sp
@@ -31,6 +32,15 @@ from sparsepgd.errors import PatternError, SourceError, UnsupportedError
 )
 def test_patterns_have_names(words: str, expected: sp.Pattern) -> None:
     assert options.pattern(words) == expected
+
+
+def test_the_engine_is_the_default_unless_something_is_chosen_and_compiled_only_on_a_gpu() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert options.engine(None, False, cpu) is None
+    assert options.engine("bf16", False, cpu) == sp.Engine("bf16")
+    assert options.engine(None, True, gpu) == sp.Engine(compile=True)
+    with pytest.raises(UnsupportedError, match="--compile is for GPUs; omit it, or choose a GPU with --device cuda"):
+        options.engine(None, True, cpu)
 
 
 def test_a_budget_is_a_number_and_a_pattern() -> None:

@@ -16,6 +16,7 @@ def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     its pieces, of which only one is in memory at a time."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        _check_kind(path)
         path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
@@ -44,10 +45,17 @@ def check(path: Path) -> None:
     """Check that a file can be written, before the work whose result it will contain. Its folder is created."""
     probe = path.with_name(f".{path.name}.tmp")
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be written: {error.strerror}; choose another --out") from None
+
+
+def _check_kind(path: Path) -> None:
+    """Raise an error for a folder, and for a device such as /dev/null, which a file would replace."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file")

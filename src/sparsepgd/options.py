@@ -10,10 +10,12 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import torch
+
 from sparsepgd.adapters import outside
 from sparsepgd.analysis import summary
 from sparsepgd.errors import PatternError, UnsupportedError
-from sparsepgd.problem.engine import Engine
+from sparsepgd.problem.engine import COMPILED_ON, Engine
 from sparsepgd.search import registry
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources.listings import Choice
@@ -28,6 +30,7 @@ ATTACKS = tuple(registry.ENTRIES)
 OTHERS = ", ".join(f"{package}:NAME" for package in outside.PACKAGES)  # attacks of other packages
 COMPARED = tuple(name for name, entry in registry.ENTRIES.items() if entry.compared)
 PRESETS = ("quick", "paper")
+NO_COMPILER = "--compile is for GPUs; omit it, or choose a GPU with --device cuda"
 
 
 def pattern(words: str) -> Pattern:
@@ -146,10 +149,12 @@ def named(names: str) -> list[str]:
     return found
 
 
-def engine(precision: str | None, compiled: bool) -> Engine | None:
+def engine(precision: str | None, compiled: bool, device: torch.device) -> Engine | None:
     """How to run the model; None for the default."""
     if precision is None and not compiled:
         return None
+    if compiled and device.type not in COMPILED_ON:
+        raise UnsupportedError(NO_COMPILER)
     return Engine(precision, compiled)  # type: ignore[arg-type]  # Engine checks it
 
 

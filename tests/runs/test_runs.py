@@ -12,7 +12,7 @@ import torch
 
 import sparsepgd as sp
 from sparsepgd import baselines, zoo
-from sparsepgd.errors import RangeError, SourceError, UnsupportedError
+from sparsepgd.errors import EngineWarning, RangeError, SourceError, UnsupportedError
 from sparsepgd.problem.engine import Engine
 from sparsepgd.runs import runs
 from sparsepgd.runs.audit import audit
@@ -87,6 +87,16 @@ def test_a_run_may_go_on_with_chunks_of_another_size(undisturbed: Path, tmp_path
     record = start(tmp_path, chunk=5)
     assert [(part.start, part.stop) for part in record.chunks] == [(0, 4), (4, 9), (9, 12)]
     assert [row.fooled for row in record.rows] == [row.fooled for row in load(undisturbed).rows]
+
+
+def test_compilation_without_effect_is_warned_of_once_and_not_recorded(tmp_path: Path) -> None:
+    model, data = problem()
+    with pytest.warns(EngineWarning, match="compile=True has no effect on cpu") as caught:
+        record = runs.run(tmp_path, ATTACK, model, data, chunk=4, engine=Engine("fp32", compile=True))
+    assert len(caught) == 1
+    assert len(record.chunks) == 3
+    assert record.environment["engine"] == "precision=fp32, compile=False"
+    assert "EngineWarning" not in {notice.code for notice in record.warnings}
 
 
 def test_a_finished_run_of_another_precision_says_what_it_was_made_with(tmp_path: Path) -> None:

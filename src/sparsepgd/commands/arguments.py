@@ -57,7 +57,8 @@ PrecisionName = Annotated[
     ),
 ]
 CompiledCode = Annotated[
-    bool, of_performance("--compile/--no-compile", help="Compile the model; it may pay off without BatchNorm.")
+    bool,
+    of_performance("--compile/--no-compile", help="Compile the model (GPU only); may pay off without BatchNorm."),
 ]
 Quiet = Annotated[bool, of_output("--quiet", "-q", help="No progress bar, no suggestions at the end.")]
 Json = Annotated[

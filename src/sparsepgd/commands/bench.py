@@ -94,7 +94,7 @@ def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tu
     if unknown is not None:
         raise UnsupportedError(f"precision {unknown!r}; use one of {', '.join(PRECISIONS)}")
     if compiled and on_cpu:
-        raise UnsupportedError("--compile is for GPUs; omit it, or choose a GPU with --device cuda")
+        raise UnsupportedError(options.NO_COMPILER)
     found: list[tuple[Precision, bool]] = [(name, bool(compiled)) for name in names]  # type: ignore[misc]
     if compiled is None and not on_cpu and "fp16" in names:
         found.append(("fp16", True))

@@ -100,6 +100,7 @@ def evaluate(
     workers = Workers.here()
     out.quiet = not workers.first
     place = device_named(device or workers.device)
+    engine = options.engine(precision, compiled, place)
     pairs = load_pairs(
         names, data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
         normalise=normalise,
@@ -109,7 +110,6 @@ def evaluate(
         budget.resolve(shape_of(images.x))
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     named = list(zip(titles, attackers, strict=True))
-    engine = options.engine(precision, compiled)
     _introduce(pairs, data)
     call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
     rounds = []
@@ -123,7 +123,7 @@ def evaluate(
     _conclude(every, out_dir)
     if not (quiet or as_json):
         _suggest(every, searches, model=names[0], weights=weights, trust=trust, normalise=normalise)
-        if place.type == "cpu" and precision is None and cpu_has_bf16():
+        if place.type == "cpu" and precision is None and not every[0].only_read and cpu_has_bf16():
             suggest("this processor supports --precision bf16; spgd bench shows whether it is faster for your model")
     if as_json:
         print_json([_numbers(one) for one in every])

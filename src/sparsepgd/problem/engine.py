@@ -91,11 +91,15 @@ class Engine:
         quick = gpu and x.dtype == torch.float32
         precision: Precision | None = "fp16" if self.precision is None and quick else self.precision
         graphs = isinstance(model, nn.Module) if self.graphs is None else self.graphs
-        compiles = self.compile and device.type in COMPILED_ON
-        if self.compile and not compiles:
-            words = f"compile=True has no effect on {device.type}: the compiler would take longer than its code saves"
-            warnings.warn(f"{words}; use compile=False to silence this", EngineWarning, stacklevel=4)
-        return replace(self, precision=precision, compile=compiles, graphs=graphs and gpu)
+        return replace(self.on(device), precision=precision, graphs=graphs and gpu)
+
+    def on(self, device: torch.device) -> Engine:
+        """The engine without compilation, after a warning, if that has no effect on the device."""
+        if not self.compile or device.type in COMPILED_ON:
+            return self
+        words = f"compile=True has no effect on {device.type}: the compiler would take longer than its code saves"
+        warnings.warn(f"{words}; use compile=False to silence this", EngineWarning, stacklevel=4)
+        return replace(self, compile=False)
 
     @contextmanager
     def running(self, model: Any, device: torch.device) -> Iterator[Running]:

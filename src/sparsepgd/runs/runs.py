@@ -76,7 +76,9 @@ def run(
     check_counts(batch_size=batch_size)
     check_engine(engine)
     x, y = data[0].detach(), check_labels(data[1], data[0])
-    size = chunk_size(len(x), chunk, workers.world, working_device(model, x))
+    device = working_device(model, x)
+    size = chunk_size(len(x), chunk, workers.world, device)
+    engine = None if engine is None else engine.on(device)
     task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
     if folder is None and workers.world > 1:
