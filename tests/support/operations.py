@@ -15,6 +15,7 @@ from sparsepgd.problem import rows
 VIEWS = ("view", "expand", "select", "slice", "squeeze", "detach", "alias", "permute", "transpose", "unbind", "split")
 USERS = (
     "sparsepgd.problem.goals",
+    "sparsepgd.problem.rows",
     "sparsepgd.search.loop",
     "sparsepgd.search.noise",
     "sparsepgd.search.random_search.clusters",
@@ -38,6 +39,9 @@ class Kernels:
 
     def render(self, p: Tensor, mask: Tensor, x: Tensor, *box: Any) -> Tensor:
         return x.clone()
+
+    def put(self, which: Tensor, new: Tensor, into: Tensor) -> Tensor:
+        return into.copy_(new)
 
     def judged(self, logits: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
         return logits.detach()[:, 0], logits.detach()[:, 0] > 0, torch.ones_like(logits)

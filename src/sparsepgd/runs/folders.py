@@ -62,12 +62,11 @@ def load_adversarial(folder: str | Path, record: Record | None = None) -> dict[s
     try:
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != record.adversarial:
+            raise SourceError(f"{file} does not match {RECORD}: it was changed or truncated; {AGAIN}")
+        tensors = load_file(file)  # memory-mapped: only what is used is read
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
-    if digest != record.adversarial:
-        raise SourceError(f"{file} does not match {RECORD}: it was changed or truncated; {AGAIN}")
-    try:
-        tensors = load_file(file)  # memory-mapped: only what is used is read
     except SafetensorError as error:
         raise SourceError(f"{file} is not a safetensors file: {first_line(error)}; {AGAIN}") from None
     if wrong := _misfit(tensors, record.images):
