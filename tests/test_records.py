@@ -29,7 +29,7 @@ FOLDERS = (ROOT / "weights", ROOT / "src" / "sparsepgd" / "zoo" / "bundled")
 CARDS = sorted(file.with_suffix(".json") for folder in FOLDERS for file in folder.glob("**/*.safetensors"))
 OLDER = {  # commits with which records came here that lack a field. None is added: a new record has every field
     "4cc5296", "6cce714", "7339dea", "79ea4b8", "80ce449", "88aecd6", "9c35c19", "aa2b348", "bd9d80d", "bfb8bbb",
-    "e213e80", "e24de56", "e8ab371", "ec60eed", "fde71e9", "ff7cf68",
+    "e213e80", "e24de56", "ec60eed", "fde71e9", "ff7cf68",
 }  # fmt: skip
 FULL = {  # by field, as most records have it
     "commit": {"commit": "abc"},
