@@ -1,12 +1,13 @@
 """What the templates look up in the records and in the paper's tables; robust accuracies are in percent."""
 
+import re
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from provenance import SINCE, missing, values_at
+from provenance import RUNS_AT, SINCE, missing, values_at
 from records import SECTIONS, Budget, Made, Measured, Record, Records, hardware, trained_by
 
 from sparsepgd.reproduce.experiments.ratio import MEAN
@@ -160,8 +161,10 @@ def sources(records: Records) -> list[list[str]]:
     rows = []
     for name, record in records.items():
         commands = "; ".join(record.get("commands") or values_at(record, "command"))
-        measured = [one[:7] for place in COMMITS for one in values_at(record, place)]
-        commits = ", ".join(dict.fromkeys(measured)) or (f"at the latest {record[SINCE]}" if SINCE in record else "-")
+        told = " ".join(one for place in COMMITS for one in values_at(record, place))
+        measured = dict.fromkeys(re.findall(r"\b[0-9a-f]{7,}(?:-dirty)?\b", told))
+        commits = ", ".join(measured) or (f"at the latest {record[SINCE]}" if SINCE in record else "-")
+        commits += f"; the command runs at {record[RUNS_AT]}" if RUNS_AT in record else ""
         command = f"`{commands}`" if commands else "-"
         rows.append([f"`{name}.json`", command, commits, hardware(record), ", ".join(missing(record))])
     return rows

@@ -45,6 +45,7 @@ ORIGIN: dict[str, tuple[str, ...]] = {
 # Older records list under "unknown" the fields that cannot be recovered, and name the commit that added their numbers
 # to this repository, which is not the one that was measured.
 SINCE = "numbers since"
+RUNS_AT = "runs at"  # a commit at which the command runs, if it does not at the commit of the record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shlex
+import subprocess
 import tomllib
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import sparsepgd as sp
+from sparsepgd.training.data import split
+from sparsepgd.training.settings import make_settings
 from sparsepgd.zoo import ALL_RUNS, Card
-from support.scripts import ROOT, script
+from support.scripts import ROOT, output, script
 
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 FOLDERS = (ROOT / "weights", ROOT / "src" / "sparsepgd" / "zoo" / "bundled")
 CARDS = sorted(file.with_suffix(".json") for folder in FOLDERS for file in folder.glob("**/*.safetensors"))
 OLDER = {  # commits with which records came here that lack a field. None is added: a new record has every field
     "4cc5296", "6cce714", "7339dea", "79ea4b8", "80ce449", "88aecd6", "9c35c19", "aa2b348", "bd9d80d", "bfb8bbb",
-    "e213e80", "e24de56", "e8ab371", "ec60eed", "fde71e9", "ff7cf68",
+    "e213e80", "e24de56", "ec60eed", "fde71e9", "ff7cf68",
 }  # fmt: skip
 FULL = {  # by field, as most records have it
     "commit": {"commit": "abc"},
@@ -36,6 +45,9 @@ FULL = {  # by field, as most records have it
 }
 
 
+FILE = re.compile(r"[\w./-]+\.(?:py|toml|npz|safetensors|csv|pt)\b|(?<=folder:)[\w./-]+|(?<=trained:)[\w./-]+")
+
+
 @pytest.fixture
 def provenance(monkeypatch: pytest.MonkeyPatch) -> Any:
     return script("provenance", monkeypatch)
@@ -46,6 +58,75 @@ def test_a_record_has_every_field_or_is_older_and_names_those_that_it_lacks(file
     record = json.loads(file.read_text())
     assert provenance.missing(record) == record.get("unknown", [])
     assert record.get("numbers since") in (OLDER if "unknown" in record else {None}), "a new record has every field"
+
+
+def commands(value: Any) -> Iterator[str]:
+    """All commands of a record or a card, also those of its parts."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        told = inner if isinstance(inner, list) else [inner]
+        yield from told if name in ("command", "commands") and inner is not None else commands(inner)
+
+
+def named_files(command: str) -> set[str]:
+    """The files that a command reads, and the folders of data and of weights."""
+    outputs = r"--(?:out|record|records)[ =]\S+"
+    return {file for word in shlex.split(re.sub(outputs, "", command)) for file in FILE.findall(word)}
+
+
+@pytest.mark.parametrize("file", [*RECORDS, *CARDS], ids=lambda file: file.stem)
+def test_the_files_of_a_command_are_here_or_the_page_says_where_they_come_from(file: Path) -> None:
+    page = (ROOT / "docs" / "reproducing.md").read_text()
+    names = {name for command in commands(json.loads(file.read_text())) for name in named_files(command)}
+    unknown = {name for name in names if not (ROOT / name).is_file() and f"`{name}`" not in page}
+    assert {name for name in unknown if not name.startswith("runs/")} == set(), "runs/ is written by trainings"
+
+
+@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
+def test_the_scripts_and_recipes_of_a_record_are_in_one_of_its_commits(file: Path) -> None:
+    record = json.loads(file.read_text())
+    told = [record.get(name, "") for name in ("runs at", "commit", "commit of attacks", "numbers since")]
+    commits = re.findall(r"\b[0-9a-f]{7,}\b", " ".join(told))
+    there: set[str] = set()
+    for one in commits:
+        asked = ["git", "ls-tree", "-r", "--name-only", one]
+        tree = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False) if which("git") else None
+        if tree is None or tree.returncode:
+            pytest.skip("without the history of the repository")
+        there.update(tree.stdout.splitlines())
+    named = {name for command in commands(record) for name in named_files(command)}
+    assert {name for name in named if name.startswith(("benchmarks/", "recipes/"))} <= there
+
+
+def test_the_files_of_a_command_are_found() -> None:
+    assert named_files("python benchmarks/a.py --data npz:b.npz --model c=d.safetensors --out benchmarks/e.json") == {
+        "benchmarks/a.py", "b.npz", "d.safetensors",
+    }  # fmt: skip
+    assert named_files("spgd train --recipe recipes/a.toml --model x=b.py:c --data folder:d && e.csv") == {
+        "recipes/a.toml", "b.py", "d", "e.csv",
+    }  # fmt: skip
+    assert [*commands({"commands": ["a", "b"], "c": [{"command": "d"}, {"command": None}]})] == ["a", "b", "d"]
+
+
+def test_the_files_that_commands_name_can_be_made(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {"x_train": 1020, "y_train": 1020, "x_test": 1001, "y_test": 1001}
+    shapes = {name: (count, 32, 32, 3) if name[0] == "x" else (count,) for name, count in parts.items()}
+    whole = {name: rng.integers(0, 10, shape, dtype=np.uint8) for name, shape in shapes.items()}
+    np.savez(tmp_path / "cifar10.npz", **whole)
+    program, files = ROOT / "benchmarks" / "data_files.py", tmp_path / "files"
+    told = output(program, "--cifar10", str(tmp_path), "--out", str(files), cwd=tmp_path)
+    assert (files / "cifar10.npz").read_bytes() == (tmp_path / "cifar10.npz").read_bytes()
+    sums = {line.split()[1]: line.split()[0] for line in told.splitlines()}
+    assert sums["bundled.npz"] == "076dc2e29d86c8b1", "of the records ratio-cpu-*"
+    assert sums["cifar10.npz"] == hashlib.sha256((tmp_path / "cifar10.npz").read_bytes()).hexdigest()[:16]
+    with np.load(files / "test1000.npz") as test, np.load(files / "heldout.npz") as held:
+        assert np.array_equal(test["x_test"], whole["x_test"][:1000])
+        assert np.array_equal(test["y_test"], whole["y_test"][:1000])
+        settings = make_settings("plain", sp.Budget(k=1), {"held_out": 1000})
+        assert np.array_equal(held["x"], whole["x_train"][split(1020, settings)[1]])
+        assert len(held["y"]) == 1000
 
 
 @pytest.mark.parametrize("field", FULL)
