@@ -22,7 +22,7 @@ LATER = {"k=20": "cifar10, k=20", "GTSRB, k=12": "gtsrb at 32x32, k=12"}  # budg
 ORDER = [*UNSTRUCTURED, *STRUCTURED]
 NAMES = {"cifar10-anneal-searched": "prn18-anneal", "cifar10-anneal": "an earlier prn18-anneal"}  # in the documents
 NOT_RUN = " \\*"  # SparseAnneal has not been run on it
-USUAL = 1000  # images
+USUAL, FEWER, ON_FEWER = 1000, 500, " †"  # images, and the mark of a measurement on fewer
 
 
 def models(records: Records) -> list[list[Any]]:
@@ -121,13 +121,19 @@ def _cells(records: Records, recipe: str, record: Record) -> list[Any]:
     return [100 * record["clean"], _figure(saa, _few(saa)) if saa else "-", _lowest(records, _low(records, recipe))]
 
 
+def fewer_images() -> int:
+    """The number of images of the measurements with a mark."""
+    return FEWER
+
+
 def _figure(one: Measured, words: list[str]) -> str:
-    return f"{one.percent:.1f}" + (f" ({', '.join(words)})" if words else "")
+    said = f"{one.percent:.1f}" + (f" ({', '.join(words)})" if words else "")
+    return said + ON_FEWER * (one.images == FEWER)
 
 
 def _few(one: Measured) -> list[str]:
-    """The number of images, unless it is the usual one."""
-    return [] if one.images == USUAL else [f"{one.images:,} images"]
+    """The number of images, unless it is the usual one or has a mark."""
+    return [] if one.images in (USUAL, FEWER) else [f"{one.images:,} images"]
 
 
 def _lowest(records: Records, low: Measured | None) -> str:
