@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sparsepgd.cli import app
-from sparsepgd.commands import common, evaluate
+from sparsepgd.commands import common
 from sparsepgd.commands.common import command_line, out
 from sparsepgd.errors import ModelError, ShapeError, SourceError, UnsupportedError
 
@@ -48,12 +48,6 @@ def test_brackets_in_names_of_folders_models_and_classes_are_printed_as_they_are
         assert "net[/red]" in said
     assert "class[/b]" in spgd("attack", "bundled:3", "--model", "m.py:odd")
     assert "net[/red]" in spgd("compare", "--model", "m.py:odd", "-n", 2, "--attack", "spgd", "--equal-cost", 10)
-
-
-@pytest.fixture(autouse=True)
-def without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same lines on every processor."""
-    monkeypatch.setattr(evaluate, "cpu_has_bf16", lambda: False)
 
 
 def next_lines(said: str) -> list[str]:
@@ -96,17 +90,6 @@ def test_the_last_lines_say_what_to_do_next(
 def test_a_longer_run_is_proposed_by_the_options_that_the_attacks_use(words: tuple[object, ...], expected: str) -> None:
     found = next_lines(spgd("evaluate", "--no-save", "--model", "small-plain", "-n", 2, "--attack", *words))
     assert found[-1].startswith(expected)
-
-
-def test_bf16_is_suggested_where_the_processor_has_it_and_no_precision_was_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    words = ("evaluate", "--no-save", "--model", "small-plain", "-n", 2, "--attack", "anneal", "--steps", 2)
-    hint = "this processor supports --precision bf16; spgd bench shows whether it is faster for your model"
-    assert hint not in next_lines(spgd(*words))
-    monkeypatch.setattr(evaluate, "cpu_has_bf16", lambda: True)
-    assert next_lines(spgd(*words))[-1] == hint
-    assert hint not in next_lines(spgd(*words, "--precision", "fp32"))
 
 
 def test_if_robust_accuracy_was_still_falling_the_last_line_says_so() -> None:

@@ -30,7 +30,6 @@ from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
 from sparsepgd.evaluation import evaluate as run_evaluation
-from sparsepgd.problem.engine import cpu_has_bf16
 from sparsepgd.problem.shapes import shape_of
 from sparsepgd.report import PAGE, refresh_page
 from sparsepgd.report.entries import nouns_of
@@ -123,8 +122,6 @@ def evaluate(
     _conclude(every, out_dir)
     if not (quiet or as_json):
         _suggest(every, searches, model=names[0], weights=weights, trust=trust, normalise=normalise)
-        if place.type == "cpu" and precision is None and not every[0].only_read and cpu_has_bf16():
-            suggest("this processor supports --precision bf16; spgd bench shows whether it is faster for your model")
     if as_json:
         print_json([_numbers(one) for one in every])
 
