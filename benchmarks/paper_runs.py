@@ -15,7 +15,8 @@ most important first. With subjects, the recipes for large images, Figure 1 and 
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images; with that folder,
 another machine can continue. After --seconds unfinished attacks are stopped, and tables have gaps. One process
-(--jobs 1) measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime`.
+(--jobs 1) measures time: it warms up a GPU, uses a folder of its own, and is the only way to run `runtime` and recipes
+that train their networks.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from provenance import ROOT, command, commit, named, origin
 from sparsepgd import atomic, zoo
 from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.ablation import SCANS
+from sparsepgd.reproduce.experiments.training import POLICIES
 from sparsepgd.reproduce.jobs import OURS, SHIPPED, SIDE, Job, Scale, scale
 from sparsepgd.reproduce.parts import Case, Finished, Part, Plan, identified
 from sparsepgd.reproduce.recipe import Recipe
@@ -309,6 +311,8 @@ def arguments() -> argparse.Namespace:
     args.recipes = args.recipes or list(RECIPES)
     if RUNTIME in args.recipes and args.jobs != 1:
         parser.error("time is measured by one process; use --jobs 1 for runtime")
+    if not args.model and args.jobs != 1 and (trained := sorted({"transfer", *POLICIES} & {*args.recipes})):
+        parser.error(f"networks are trained by one process; use --jobs 1 for {' and '.join(trained)}")
     return args
 
 

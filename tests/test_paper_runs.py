@@ -132,3 +132,15 @@ def test_models_have_places_where_recipes_have_them(
     assert order.job("watermarks").data == "npz:x"
     order = words(driver, monkeypatch, tmp_path, "--data", "npz:x")[1]
     assert (order.job("watermarks").data, order.job("unstructured").data) == ("bundled", "npz:x"), "subjects are small"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [("runtime", "time is measured by one process"), ("training-gradient", "networks are trained by one process")],
+)
+def test_what_one_process_must_do_is_refused_for_several(
+    recipe: str, reason: str, driver: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit):
+        words(driver, monkeypatch, tmp_path, recipe)
+    assert f"{reason}; use --jobs 1 for {recipe}" in capsys.readouterr().err
