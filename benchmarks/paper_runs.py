@@ -213,9 +213,10 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
     first = max((part.subject for part in plan.parts), key=lambda one: len(one.x))  # slow attacks have fewer images
     known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
-    places: dict[str, str] = {}
+    models: dict[str, set[str]] = {}
     for one in subjects:
-        places.setdefault(one.role, one.name)
+        models.setdefault(one.role, set()).add(one.name)
+    places = {role: names.pop() for role, names in models.items() if len(names) == 1}  # not variants trained for it
     drawn = {}
     if name == PICTURES:
         drawn = {f"results-{name}-{args.name}-{which}.svg": svg(draw()) for which, draw in outcome.figures.items()}

@@ -174,8 +174,7 @@ class Records(dict[str, Record]):
     @cached_property
     def papers(self) -> list[Made]:
         """All results of recipes, from the records of paper_runs.py, and from older records of several recipes."""
-        single = {**self.of("paper"), **self.of("ablation")}
-        found = [Made(name, record, record, record["recipe"]) for name, record in single.items()]
+        found = [Made(name, record, record, record["recipe"]) for name, record in self.of("paper").items()]
         for name, record in self.of("small").items():
             found += [Made(name, record, values, recipe) for recipe, values in record["recipes"].items()]
         return found

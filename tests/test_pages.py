@@ -180,7 +180,7 @@ def test_a_statement_that_the_records_do_not_bear_out_is_not_written(pages: Any)
     rows = [number("robust accuracy", "m", str(at), value) for at, value in enumerate((18.0, 19.0))]
     alpha = {"recipe": "alpha", "numbers": rows, "source": "Table X", "about": "sPGD projected: alpha", "images": 1000}
     assert "(lowest of 6 runs;" in results(pages)
-    for other in (stronger, {"ablation-alpha": alpha}):
+    for other in (stronger, {"paper-alpha": alpha}):
         with pytest.raises(ValueError, match="the records say otherwise now"):
             results(pages, **other)
 
