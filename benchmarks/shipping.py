@@ -30,7 +30,7 @@ def shipped(name: str, folder: Path, before: Sequence[zoo.Card], about: str, dat
     card = replace(
         own,
         name=name,
-        description=f"PreActResNet of {own.parameters:,} parameters; {about}",
+        description=f"{about}; {own.parameters:,} parameters",
         sha256=write_weights(weights / f"{name}.safetensors", state),
         command=" && ".join(stage.command.replace(data, named(data)) for stage in stages),
         epochs=sum(stage.epochs for stage in stages),
