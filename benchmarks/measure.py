@@ -31,6 +31,7 @@ from shipping import all_runs, figure, hyphened
 
 from sparsepgd import options, zoo
 from sparsepgd.analysis.summary import describe_budget
+from sparsepgd.problem.engine import Engine
 from sparsepgd.report import leaderboard as board
 from sparsepgd.reproduce.parts import Finished
 from sparsepgd.runs import identity, runs
@@ -62,7 +63,8 @@ def attacked(one: Key, args: argparse.Namespace) -> Finished:
     folder = args.out / hyphened("-".join(what).replace("+", "-plus"))
     names = {"model": name, "data": args.data_name}
     data, model = load_data(args.data, args.n).to(args.device), zoo.load(name).to(args.device)
-    return Finished(runs.run(folder, attack(one, args), model, data, names, seed=int(words[-1])), folder)
+    engine = Engine(args.precision) if args.precision else None
+    return Finished(runs.run(folder, attack(one, args), model, data, names, seed=int(words[-1]), engine=engine), folder)
 
 
 def done(one: Key, args: argparse.Namespace) -> bool:
@@ -134,6 +136,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=1000, help="test images")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--precision", help="of the search, e.g. bf16; successes are always verified in full precision")
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
