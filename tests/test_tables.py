@@ -1,4 +1,4 @@
-"""Tables for the terminal: they fit 80 columns, and what comes from outside is shown as it is."""
+"""Tables for the terminal: they fit 80 columns, most fit 60, and what comes from outside is shown as it is."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def test_numbers_stay_whole_beside_a_long_name(name: str) -> None:
         assert number in text
     assert "…" not in text
     assert name == "".join(line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│"))
+
+
+def test_names_and_numbers_stay_whole_in_a_narrow_terminal() -> None:
+    text = shown(tables.accuracies([("small-strades", ROW)], "saa", "caption"), width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    for words in ("small-strades", "82.8%", "69.1%", "66.2-71.9%", "20", "448", "179.0 s"):
+        assert words in text
 
 
 def test_numbers_of_a_leaderboard_stay_whole_beside_long_names() -> None:

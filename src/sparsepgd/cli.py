@@ -33,7 +33,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {  # wit
         "Measure clean and robust accuracy.",
         ("evaluate", "evaluate --model mine.py:make_model --data npz:test.npz", "evaluate --k 1 --pattern patch:5"),
     ),
-    "compare": (compare, "Compare attacks on the same images.", ("compare --equal-cost 200", "compare --pattern row")),
+    "compare": (
+        compare,
+        "Compare attacks on the same images.",
+        ("compare --equal-cost 200", "compare --k 1 --pattern row"),
+    ),
     "attack": (attack, "Attack one image.", ("attack bundled:3", "attack photo.png --model torchvision:resnet50")),
     "verify": (verify, "Check a finished run again.", ("verify runs/NAME --model zoo:small-plain",)),
     "train": (

@@ -1,4 +1,4 @@
-"""Tables for the terminal; all fit 80 columns."""
+"""Tables for the terminal; all fit 80 columns, and most fit 60."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 
 from sparsepgd.analysis.curves import accuracy_over_k
@@ -16,6 +16,15 @@ from sparsepgd.analysis.summary import Line, Summary, counted
 from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
+
+
+class Boxed(Table):
+    """A table with lines around its cells, which it leaves out in a terminal of fewer than 80 columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width < 80:
+            self.box, self.padding, self.pad_edge, self.show_edge = box.SIMPLE, (0, 0), False, False
+        yield from super().__rich_console__(console, options)
 
 
 def how(precision: str, compiled: bool) -> str:
@@ -112,7 +121,7 @@ def _number(value: float | None, form: str) -> str:
 
 def _named(header: Sequence[str], title: str, caption: str = "", min_width: int | None = None) -> Table:
     """A column of names, at least `min_width` wide, which may wrap, and columns of numbers, which may not."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table = Boxed(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column(header[0], min_width=min_width, overflow="fold")
     for column in header[1:]:
         table.add_column(column, justify="right", no_wrap=True)
