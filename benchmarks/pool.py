@@ -40,7 +40,8 @@ def begin() -> None:
 
 
 def seconds(finished: Any) -> str:
-    return f"{getattr(finished, 'record', finished).seconds:.1f} s"
+    row = isinstance(finished, dict)
+    return f"{finished['seconds'] if row else getattr(finished, 'record', finished).seconds:.1f} s"
 
 
 def stopped(pool: ProcessPoolExecutor) -> None:

@@ -2,26 +2,33 @@
 
     python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
     python benchmarks/training_ablation.py run --data cifar10.npz --start A.safetensors B.safetensors --out ...
+    python benchmarks/training_ablation.py run --data cifar10.npz --model subject-plain --held-out 1000 --epochs 20 \\
+        --jobs 9 --out benchmarks/results/training-ablation-small.json
 
 Every variant trains a PreActResNet-18 for a few epochs. The record has clean accuracy and robust accuracy under
 SparseAnneal, and under Cluster-RS after it, on training images that no run has used. With --start the runs start from
-weights that were trained against SparseAnneal, with other variants. An existing record is continued: variants that it
-contains are skipped.
+weights that were trained against SparseAnneal, with other variants; with --model from a plain model of the zoo, with
+variants of training with random search. An existing record is continued: variants that it contains are skipped.
 """
 
 import argparse
 import json
+import math
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pool import begin, collected, stopped
 from provenance import add_arguments, head
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
+from sparsepgd import zoo
 from sparsepgd.analysis.curves import accuracy_over_queries
 from sparsepgd.training import annealing
 from sparsepgd.training.data import split
@@ -68,6 +75,17 @@ FURTHER: dict[str, dict[str, Any]] = {  # from a network that was trained agains
     "up to 5 k pixels, lambda 48": {"multi_eps": 5, "lam": 48.0},
     "20 steps, lambda 24": {"steps": 20, "lam": 24.0},
 }
+SEARCHED_COMMON = {"steps": 3, "steps_last": 10, "searched": 0.5, "ema": 0.99}
+SEARCHED: dict[str, dict[str, Any]] = {  # half of the batches by Cluster-RS, as in recipes/subjects/subject-search.toml
+    "baseline: 3 to 10 steps, half of the batches searched, lambda 6": {},
+    "a quarter of the batches searched": {"searched": 0.25},
+    "three quarters of the batches searched": {"searched": 0.75},
+    "6 to 20 steps": {"steps": 6, "steps_last": 20},
+    "40 queries": {"queries": 40},
+    "up to 5 k pixels": {"multi_eps": 5},
+    "lambda 12": {"lam": 12.0},
+    "6 to 20 steps, lambda 12": {"steps": 6, "steps_last": 20, "lam": 12.0},
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -78,9 +96,11 @@ def arguments() -> argparse.Namespace:
     one.add_argument("--epochs", type=int, default=8)
     one.add_argument("--held-out", type=int, default=2000)
     one.add_argument("--only", action="append", default=[], help="a variant by its name; again for more")
-    one.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
+    one.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
+    one.add_argument("--jobs", type=int, default=1, help="variants at a time")
     one.add_argument("--k", type=int, default=20)
     one.add_argument("--start", type=Path, nargs="+", help="safetensors of the network to go on from, in parts")
+    one.add_argument("--model", help="of the zoo, to start from")
     one.add_argument("--queries", type=int, default=3000, help="of Cluster-RS, after SparseAnneal")
     add_arguments(one)
     return parser.parse_args()
@@ -96,47 +116,77 @@ def trained(model: nn.Module, data: tuple[Tensor, Tensor], options: dict[str, An
         annealing.PATH = before
 
 
-def run(args: argparse.Namespace) -> None:
-    began = time.monotonic()
+def images(args: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The training images, and those of them that are held out."""
     with np.load(args.data) as file:
         x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).contiguous()
         y = torch.from_numpy(file["y_train"]).long()
     rows = split(len(x), make_settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
-    held = (x[rows].float() / 255).to(args.device), y[rows].to(args.device)
-    record = (
-        json.loads(args.out.read_text())
-        if args.out.exists()
-        else {**head(args, *held), "k": args.k, "seed": 0, "runs": []}
-    )
+    return (x, y), ((x[rows].float() / 255).to(args.device), y[rows].to(args.device))
+
+
+def started(args: argparse.Namespace, data: tuple[Tensor, Tensor]) -> nn.Module:
+    """The network that all variants start from."""
+    if args.model:
+        return zoo.load(args.model).to(args.device)
     torch.manual_seed(0)
     plain = preact_resnet18(num_classes=10).to(args.device)
     if args.start:
         parts = {name: value for file in args.start for name, value in load_file(file).items()}
         plain.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in parts.items()})
     else:
-        trained(plain, (x, y), {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
-    start = {name: value.clone() for name, value in plain.state_dict().items()}
-    variants, base = (FURTHER, {**BASE, **FURTHER_COMMON}) if args.start else (VARIANTS, BASE)
-    for name, other in variants.items():
-        done = {row["variant"] for row in record["runs"]}
-        if name in done or (args.only and name not in args.only) or time.monotonic() - began > args.seconds:
-            continue
-        plain.load_state_dict(start)
-        options = {**base, "epochs": args.epochs, **other}
-        made = trained(plain, (x, y), options, args)
-        budget = sp.Budget(k=args.k)
-        result = sp.SparseAnneal(budget, max(STEPS))(made.model, *held)
-        left = result.robust
-        after = sp.ClusterRS(budget, args.queries)(made.model, held[0][left], held[1][left])
-        passes, accuracy = accuracy_over_queries(result)
-        curve = dict(zip(passes.tolist(), accuracy.tolist(), strict=True))
-        robust = {steps: round(min(share for at, share in curve.items() if at <= steps), 5) for steps in STEPS}
-        row = {"variant": name, "options": options, "seconds": round(made.seconds, 1), "loss": made.curves["loss"][-1],
-               "clean": round(result.clean_accuracy, 5), "robust": robust,
-               THEN: round(int(after.robust.sum()) / len(held[0]), 5), "queries": args.queries}  # fmt: skip
+        trained(plain, data, {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
+    return plain
+
+
+def variants(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The settings of each variant."""
+    if args.model:
+        found, common = SEARCHED, {**BASE, **SEARCHED_COMMON}
+    elif args.start:
+        found, common = FURTHER, {**BASE, **FURTHER_COMMON}
+    else:
+        found, common = VARIANTS, BASE
+    return {name: {**common, "epochs": args.epochs, **other} for name, other in found.items()}
+
+
+def measured(name: str, options: dict[str, Any], model: nn.Module, args: argparse.Namespace) -> dict[str, Any]:
+    """Train a variant, starting from `model`, and attack it."""
+    data, held = images(args)
+    made = trained(model.to(args.device), data, options, args)
+    budget = sp.Budget(k=args.k)
+    result = sp.SparseAnneal(budget, max(STEPS))(made.model, *held)
+    left = result.robust
+    after = sp.ClusterRS(budget, args.queries)(made.model, held[0][left], held[1][left])
+    passes, accuracy = accuracy_over_queries(result)
+    curve = dict(zip(passes.tolist(), accuracy.tolist(), strict=True))
+    robust = {steps: round(min(share for at, share in curve.items() if at <= steps), 5) for steps in STEPS}
+    return {"variant": name, "options": options, "seconds": round(made.seconds, 1), "loss": made.curves["loss"][-1],
+            "clean": round(result.clean_accuracy, 5), "robust": robust,
+            THEN: round(int(after.robust.sum()) / len(held[0]), 5), "queries": args.queries}  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> None:
+    began = time.monotonic()
+    data, held = images(args)
+    record = (
+        json.loads(args.out.read_text())
+        if args.out.exists()
+        else {**head(args, *held), "k": args.k, "seed": 0, "runs": []}
+    )
+    start = started(args, data).cpu()
+    known = {row["variant"] for row in record["runs"]}
+    left = {name: one for name, one in variants(args).items() if name not in known and name in (args.only or [name])}
+
+    def entered(key: tuple[str, ...], row: dict[str, Any]) -> None:
         record["runs"].append(row)
         print(row, flush=True)
         args.out.write_text(json.dumps(record) + "\n")
+
+    pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
+    futures = {(name,): pool.submit(measured, name, one, start, args) for name, one in left.items()}
+    collected(futures, began + args.seconds, entered)
+    stopped(pool)
 
 
 if __name__ == "__main__":
