@@ -134,7 +134,8 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
 def smallest_k(entries: Sequence[Entry]) -> Any:
     """A histogram of the smallest k found for each image; the bins contain whole numbers."""
     most = max(entry.k or 1 for entry in entries)
-    edges = np.arange(0.5, most + 1, -(-most // 40))
+    step = -(-most // 40)
+    edges = np.arange(0.5, most + step, step)  # the last bin contains `most`
     figure, axis = _histograms(entries, lambda entry: entry.least_k, edges)
     axis.set(xlim=(edges[0], edges[-1]), xlabel="smallest k that was found", ylabel=f"{nouns(entries)[0]}s")
     axis.locator_params(integer=True)
