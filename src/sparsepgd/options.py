@@ -64,7 +64,7 @@ def pattern(words: str) -> Pattern:
 def budget(words: str, eps: float = 1.0) -> Budget:
     """``1 patch:5`` -> Budget(k=1, Patches(5))."""
     k, _, kind = words.strip().partition(" ")
-    if not (k.isascii() and k.isdigit() and kind):
+    if not (k.isdecimal() and kind):
         raise UnsupportedError(f"budget {words!r}; use the number of groups and their pattern, e.g. '1 row'")
     return Budget(int(k), pattern(kind.strip()), eps)
 

@@ -101,7 +101,7 @@ def _searches(
     found, refused = [], []
     for words in budgets:
         kind, _, count = words.rpartition("@")
-        if not kind or not count.isdigit():
+        if not kind or not count.isdecimal():
             raise BudgetError(f"budget {words!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
         allowed = Budget(int(count), options.pattern(kind))
         for name in options.named(names):
