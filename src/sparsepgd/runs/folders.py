@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -164,8 +165,9 @@ class Folder:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def images_done(self) -> int:
-        ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
-        return sum(int(stop) - int(start) for start, stop in ranges)
+        """The number of images in finished chunks, from the names of their files. Files of other names do not count."""
+        ranges = (re.fullmatch(r"(\d+)-(\d+)", file.stem) for file in self.partial.glob("*-*.json"))
+        return sum(int(found[2]) - int(found[1]) for found in ranges if found)
 
     def wait_for(self, images: int) -> None:
         """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""
