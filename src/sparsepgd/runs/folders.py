@@ -137,16 +137,17 @@ class Folder:
                 kept.append(chunk)
         return kept
 
-    def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
+    def add(self, chunk: Chunk, x_adv: Tensor) -> Chunk:
         """Write a chunk. The rows are written after the images, so there are no rows without images."""
-        data = save_tensors(images)
+        data = save_tensors({"x_adv": x_adv})
         chunk = chunk.model_copy(update={"images": sha256(data)})
         write(self._file(chunk, "safetensors"), data)
         write(self._file(chunk, "json"), dump(chunk))
         return chunk
 
-    def images(self, chunk: Chunk) -> dict[str, Tensor]:
-        return load_tensors(self._file(chunk, "safetensors").read_bytes())
+    def images(self, chunk: Chunk) -> Tensor:
+        """The adversarial images of a chunk."""
+        return load_tensors(self._file(chunk, "safetensors").read_bytes())["x_adv"]
 
     def write_images(self, tensors: Mapping[str, tensor_file.Parts]) -> str:
         """Write the file of all adversarial images; return its sha256."""

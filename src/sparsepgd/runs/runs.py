@@ -184,7 +184,7 @@ def _resume(
         if stopped:
             break
         made, images = attack_chunk(task, run_id, start, end, fooled)
-        fooled += _fooled(folder.add(made, {"x_adv": images}))
+        fooled += _fooled(folder.add(made, images))
     stopped = any(workers.gather(stopped))
     return workers.share(lambda: _merged(folder, task, head, run_id, stopped))
 
@@ -207,7 +207,7 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
             "use an --out that all workers can access, and run the same command again"
         )
-    images = all_images(task, [chunk.part for chunk in done], lambda i: folder.images(done[i])["x_adv"])
+    images = all_images(task, [chunk.part for chunk in done], map(folder.images, done))
     record = _record(task, head, done, folder.write_images(images))
     folder.finish(record)
     if task.progress is not None:
