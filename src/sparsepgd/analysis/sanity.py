@@ -114,7 +114,7 @@ def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice,
     notices = list(_chance(clean, len(rows), classes))
     by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
     if by_box >= MORE and any(row.backwards for row in rows):  # without a backward pass there was no gradient to beat
-        robust = sum(row.clean_correct and not row.fooled for row in rows)
+        robust = sum(row.robust for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
     return (*notices, *_too_short(rows, attack))
 
@@ -246,7 +246,7 @@ def _too_short(rows: Sequence[Row], attack: Attacker) -> Iterator[Notice]:
     from scipy.special import bdtrc
 
     late = [one for one in _late(rows, attack).values() if one.fooled]
-    left = sum(row.clean_correct and not row.fooled for row in rows)
+    left = sum(row.robust for row in rows)
     falling = min(sum(one.fooled for one in late), left)
     if falling >= MORE and float(bdtrc(falling - 1, len(rows), FALLING)) < FEW:
         parts = (

@@ -199,7 +199,7 @@ def entry_of(record: Record, x: Tensor, x_adv: Tensor) -> Entry:
 def unbroken(records: Sequence[Record]) -> int:
     """The number of images that are robust in all of these runs, which must be on the same images."""
     outcomes = zip(*(record.rows for record in records), strict=True)
-    return sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+    return sum(all(row.robust for row in image) for image in outcomes)
 
 
 def nouns_of(x: Tensor) -> tuple[str, str]:

@@ -118,7 +118,7 @@ def from_run(record: Record) -> Contender:
         attack=str(written.pop("name")),
         settings={name: value for name, value in written.items() if name != "kind" and value is not None},
         seed=record.configuration["seed"],
-        standing="".join("1" if row.clean_correct and not row.fooled else "0" for row in record.rows),
+        standing="".join("1" if row.robust else "0" for row in record.rows),
         seconds=round(record.seconds, 1),
         environment={name: record.environment[name] for name in ("hardware", "torch", "sparsepgd")},
         created=record.created,

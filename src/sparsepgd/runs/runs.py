@@ -250,7 +250,7 @@ def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, in
 def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
-    robust = sum(row.clean_correct and not row.fooled for row in rows)
+    robust = sum(row.robust for row in rows)
     notices = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
     notices += sanity.review(rows, head.classes, task.attack)
     return Record(
