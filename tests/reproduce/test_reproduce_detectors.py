@@ -9,7 +9,7 @@ from PIL import Image
 
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments.detectors import BUDGETS, Sight
-from sparsepgd.reproduce.parts import cost
+from sparsepgd.reproduce.parts import cost, identified
 from sparsepgd.reproduce.recipes import recipe
 from support.tiny_jobs import tiny_job
 
@@ -58,6 +58,17 @@ def test_every_budget_meets_every_attack_that_takes_it_and_is_kept(scenes: Path,
     assert (numbers[0].column, numbers[0].paper) == ("clean", 55.1)
     gaps = plan.finish([None, kept[0], *[None] * (len(sights) - 2)]).numbers
     assert [number.here for number in gaps[:3]] == [kept[0]["clean"], None, kept[0]["attacked"]]
+
+
+def test_results_for_other_boxes_are_not_reused(scenes: Path, tmp_path: Path) -> None:
+    models = {"detection": f"{tmp_path / 'net.py'}:make"}
+    job = tiny_job(tmp_path / "out", images=1, models=models, data=f"folder:{scenes}", size=64)
+    digests = set()
+    for line in ("1 0.47 0.47 0.63 0.32", "1 0.47 0.47 0.5 0.32", "2 0.47 0.47 0.63 0.32"):
+        (scenes / "boxes" / "one.txt").write_text(f"{line}\n")
+        _, plan = recipe("detection").prepare(job)
+        digests.add(identified(plan.parts[0], job)[1])
+    assert len(digests) == 3
 
 
 def test_without_a_detector_the_recipe_says_what_to_give(tmp_path: Path) -> None:

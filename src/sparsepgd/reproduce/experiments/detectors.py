@@ -16,9 +16,11 @@ from sparsepgd.detection import Detector, Scenes, attack_detector, predictions_o
 from sparsepgd.detection.sources import load_detector
 from sparsepgd.detection.study import score
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.rows import tensors
 from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject
 from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
+from sparsepgd.runs.identity import digest
 from sparsepgd.search import Attack
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget, Patches, Pattern
@@ -75,7 +77,8 @@ class Sight(Part):
 
     @property
     def decided(self) -> dict[str, str]:
-        return {"task": self.subject.role}
+        truth = (tensor for target in self.subject.scenes.targets for tensor in tensors(target))
+        return {"task": self.subject.role, "targets": digest(*truth)}
 
     @property
     def title(self) -> str:
