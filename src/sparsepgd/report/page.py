@@ -14,10 +14,8 @@ from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
-from sparsepgd.report import charts, classes
+from sparsepgd.report import charts, classes, pictures
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest, unbroken
-from sparsepgd.report.pictures import MOST as ROWS
-from sparsepgd.report.pictures import gallery
 from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, svg
 from sparsepgd.runs.folders import dump, sha256
 from sparsepgd.runs.records import Record
@@ -71,11 +69,11 @@ def render(entries: Sequence[Entry]) -> str:
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         colours=charts.attack_colours(entries),
-        rows_shown=ROWS,
+        rows_shown=pictures.MOST,
         together=list(_together(entries)),
         settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
         versions=list(_table([entry.record.environment for entry in entries])),
-        gallery=gallery(entries),
+        gallery=pictures.gallery(entries),
         style=_asset("page.css"),
         script=script,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
