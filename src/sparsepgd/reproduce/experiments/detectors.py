@@ -103,7 +103,8 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     """Every budget under every attack that supports it."""
     if not job.models or not job.data.startswith("folder:"):
         raise UnsupportedError(MISSING)
-    job.chosen(recipe.roles, only=True)
+    if unknown := [role for role in job.models if role not in recipe.roles]:
+        raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(recipe.roles)}")
     subjects = [_scene(role, name, job) for role, name in job.models.items()]
     parts = [
         Sight(row, column, subject, attack)
@@ -129,7 +130,9 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     side = subjects[0].x.shape[2]
     words = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
                     *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
-                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper", *_short(job))  # fmt: skip
+                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper")  # fmt: skip
+    if job.scale.passes is not None:
+        words = (*words, f"SAIF has about {job.scale.passes} passes per image; the paper 300 steps")
     if side != PAPER_SIDE:
         words = (*words, "budgets are scaled with the area, so that the share of pixels is the paper's")
     return Plan(parts, finish, gaps=True)
@@ -152,17 +155,13 @@ def _budget(k: int, side: int | None, subject: Scene) -> Budget:
     return Budget(k=count) if side is None else Budget(k=count, pattern=Patches(side))
 
 
-def _short(job: Job) -> list[str]:
-    passes = job.scale.passes
-    return [] if passes is None else [f"SAIF has about {passes} passes per image; the paper 300 steps"]
-
-
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
     """SAIF does not support patches, and makes only untargeted attempts: a detector has no most likely wrong class."""
     if column == "SAIF":
         steps = 300 if job.scale.passes is None else max(1, job.scale.passes // 3)
         return None if budget.pattern.structured else SAIF(budget, steps, targets=0)
-    name = "sPGD_u" if column == "sPGD" and not budget.pattern.structured else "sPGD_p" if column == "sPGD" else column
-    chosen = job.scale.attack(name, budget)
+    if column == "sPGD":
+        column = "sPGD_p" if budget.pattern.structured else "sPGD_u"
+    chosen = job.scale.attack(column, budget)
     assert isinstance(chosen, Attack)
     return chosen
