@@ -81,11 +81,11 @@ def run(
     engine = None if engine is None else engine.on(device)
     task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
-    if folder is None and workers.world > 1:
-        raise UnsupportedError(
-            f"{workers.world} workers need a common folder; use --out with one that all of them can access"
-        )
     if folder is None:
+        if workers.world > 1:
+            raise UnsupportedError(
+                f"{workers.world} workers need a common folder; use --out with one that all of them can access"
+            )
         head = _head(task, configuration, about)
         made, images = attack_chunk(task, "", 0, len(x), 0)
         if keep is not None:
@@ -147,28 +147,35 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
     """The run in the folder, a Record if it is finished, or a new one. A different run is an error, but is replaced if
     none of its images are finished."""
     head = folder.head()
-    other = identity.differences(head.configuration, configuration) if head else []
-    unknown = configuration["model"]["sha256"] is None and not named
-    if head and not (other or unknown):
-        other = identity.other_answers(head.answers, task.model, task.x)
-        if not other:
+    if head is not None:
+        other = identity.differences(head.configuration, configuration)
+        recognisable = named or configuration["model"]["sha256"] is not None
+        if recognisable and not other:
+            other = identity.other_answers(head.answers, task.model, task.x)
+        if recognisable and not other:
             if isinstance(head, Record):
                 load_adversarial(folder.path, head)  # raises if the images are missing or damaged
             return head
-    if head is None or not (isinstance(head, Record) or folder.images_done()):
-        head = _head(task, configuration, about)
-        folder.begin(head)
-        return head
+        if isinstance(head, Record) or folder.images_done():
+            raise FolderError(_refusal(folder.path, head, other))
+    head = _head(task, configuration, about)
+    folder.begin(head)
+    return head
+
+
+def _refusal(folder: Path, head: Head, other: list[str]) -> str:
+    """Why the run in the folder is not resumed, and what to do. `other`: in what it differs; [] for a plain function
+    without a name."""
     if not other:
-        raise FolderError(
-            f"{folder.path} holds a run of a plain function, which cannot be recognised; "
+        return (
+            f"{folder} holds a run of a plain function, which cannot be recognised; "
             'name the model, names={"model": ...} in sp.evaluate, or choose another folder'
         )
     advice = "choose another --out or delete the folder"
     began = head.environment.get("torch", torch.__version__)
     if began != torch.__version__ and any(one.startswith("model.sha256") for one in other):
         advice = f"if it is the same model, resume with torch {began}, which describes models differently, or {advice}"
-    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; {advice}")
+    return f"{folder} holds another run: {'; '.join(other)}; {advice}"
 
 
 def _resume(
