@@ -182,7 +182,7 @@ def _resume(
     folder: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
     """Attack the missing images, and merge all chunks."""
-    head = _note_environment(head, workers.gather(_environment(task)))
+    mixed = _mixed(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(folder.chunks(run_id), len(task.x), size))
     stopped = False
@@ -191,6 +191,7 @@ def _resume(
         if stopped:
             break
         made, images = attack_chunk(task, run_id, start, end, fooled)
+        made = made.model_copy(update={"warnings": (*made.warnings, *mixed)})
         fooled += _fooled(folder.add(made, images))
     stopped = any(workers.gather(stopped))
     return workers.share(lambda: _merged(folder, task, head, run_id, stopped))
@@ -222,14 +223,15 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
     return record
 
 
-def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
-    """Warn of other versions or devices, which change round-off. The device numbers of workers do not count."""
+def _mixed(head: Head, now: Sequence[dict[str, str]]) -> tuple[sanity.Notice, ...]:
+    """Warn of other versions or devices, which change round-off. The device numbers of workers do not count. The notice
+    is stored with the chunks, so it is not lost if the run is resumed once more where it began."""
     every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
     other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
-        return head
+        return ()
     message = f"the run was started in another environment: {'; '.join(other)}; round-off may differ between chunks"
-    return head.model_copy(update={"warnings": (*head.warnings, sanity.Notice("mixed", message))})
+    return (sanity.Notice("mixed", message),)
 
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
