@@ -74,7 +74,8 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
         return ()
     passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in own)
     room = passes // (2 * SHARE * (1 + len(own)))  # steps for all images together, for each attack that is tried
-    few = torch.arange(min(max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED), len(x)))
+    count = max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED)
+    few = torch.arange(min(count, len(x)))
     steps = min(room // max(len(few), 1), max(STEPS))
     if steps < min(STEPS):
         return ()
