@@ -66,8 +66,8 @@ def over_cascade(entry: Entry, colours: Mapping[str, int]) -> Any:
     axes = figure.subplots(1, len(entry.members), sharey=True, squeeze=False)[0]
     n, clean = entry.record.images, entry.record.clean_accuracy
     for axis, member in zip(axes, entry.members, strict=True):
-        assert member.stretch is not None
-        start, stop = member.stretch
+        assert member.pass_range is not None
+        start, stop = member.pass_range
         edges = (0.8, 1.3 * (stop - start))  # room for the first and last number
         xs = np.array([edges[0], *member.own_passes, edges[1]])
         left = np.array([member.given - i for i in (*range(member.broken + 1), member.broken)]) / n

@@ -99,7 +99,7 @@ class Entry:
         return json.dumps({**self._budget, "k": None}) if self._budget else ""
 
     @property
-    def contest(self) -> tuple[str, ...]:
+    def comparison_key(self) -> tuple[str, ...]:
         """What attacks must have in common to be compared: the model, the images and the budget."""
         digest = str(self.record.configuration["model"]["sha256"])
         return self.model_name, digest, self.data_digest, self.threat, str(self.k)
@@ -218,7 +218,7 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
     for entry in entries:
-        group = rivals.setdefault(entry.contest, {})
+        group = rivals.setdefault(entry.comparison_key, {})
         weaker = group.get(entry.attack_name)
         if weaker is None or entry.record.robust_accuracy < weaker.record.robust_accuracy:
             group[entry.attack_name] = entry

@@ -103,7 +103,7 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """For each group of comparable runs, the robust accuracy against all of them together."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(entry.contest, []).append(entry)
+        groups.setdefault(entry.comparison_key, []).append(entry)
     for group in groups.values():
         if len(group) > 1:
             left = unbroken([entry.record for entry in group])
@@ -199,7 +199,7 @@ def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
     several = len(entries) > 1
     end = f"-{entry.letter}" if several else ""
     thing, point = nouns([entry])
-    if entry.members and all(member.stretch for member in entry.members):
+    if entry.members and all(member.pass_range for member in entry.members):
         words = (
             "Each attack runs on the survivors of those before it and has its own axis. In the corner: robust accuracy "
             "after it. Shaded: 95 % interval."

@@ -36,7 +36,7 @@ MISSING = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Scene(Subject):
+class DetectorSubject(Subject):
     """A detector with its pictures; y has the number of objects in each picture, not labels."""
 
     detector: Detector
@@ -67,12 +67,12 @@ class Scene(Subject):
 
 
 @dataclass(frozen=True, eq=False)
-class Sight(Part):
+class DetectorCase(Part):
     """One attack on one detector."""
 
     row: str
     column: str
-    subject: Scene
+    subject: DetectorSubject
     attack: Attack
 
     @property
@@ -105,9 +105,9 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
         raise UnsupportedError(MISSING)
     if unknown := [role for role in job.models if role not in recipe.roles]:
         raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(recipe.roles)}")
-    subjects = [_scene(role, name, job) for role, name in job.models.items()]
+    subjects = [_subject(role, name, job) for role, name in job.models.items()]
     parts = [
-        Sight(row, column, subject, attack)
+        DetectorCase(row, column, subject, attack)
         for subject in subjects
         for row, (k, side) in BUDGETS.items()
         for column in COLUMNS
@@ -138,18 +138,18 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     return Plan(parts, finish, gaps=True)
 
 
-def _scene(role: str, name: str, job: Job) -> Scene:
+def _subject(role: str, name: str, job: Job) -> DetectorSubject:
     folder, side = Path(job.data.removeprefix("folder:")), job.size or PAPER_SIDE
     loaded = load_detector(name, job.device)
     scenes = read_folder(folder, side, job.images or min(job.scale.images, 16), masks=role == "segmentation")
     counts = torch.tensor([len(target) for target in scenes.targets])
-    return Scene(
+    return DetectorSubject(
         role, loaded.name, lambda: loaded.model, scenes.x, counts, folder.name, detector=loaded.detector,
         scenes=scenes, device=job.device,
     )  # fmt: skip
 
 
-def _budget(k: int, side: int | None, subject: Scene) -> Budget:
+def _budget(k: int, side: int | None, subject: DetectorSubject) -> Budget:
     share = (subject.x.shape[2] / PAPER_SIDE) ** 2
     count = max(1, round(k * share))
     return Budget(k=count) if side is None else Budget(k=count, pattern=Patches(side))
