@@ -109,7 +109,7 @@ def _searches(
                 search = options.attack(name, allowed, steps, queries=queries)
                 if not isinstance(search, Attack):
                     raise UnsupportedError(
-                        "an ensemble needs successes, and attacks on detectors have none; use spgd-unprojected"
+                        f"{name} needs successes, and attacks on detectors have none; use spgd-unprojected"
                     )
                 # once and untargeted, because there are no target classes
                 found.append((words, search.once() if isinstance(search, Repeated) else search))

@@ -18,7 +18,7 @@ from sparsepgd.analysis.summary import UNITS, describe_budget, length
 from sparsepgd.errors import SourceError
 from sparsepgd.report.members import Member, members_of
 from sparsepgd.runs.chunks import decoded
-from sparsepgd.runs.folders import RECORD, load, load_adversarial
+from sparsepgd.runs.folders import RECORD, load, load_adversarial, unfinished
 from sparsepgd.runs.records import Record, Row
 from sparsepgd.search import registry
 from sparsepgd.sources.data import class_name
@@ -173,8 +173,8 @@ def collect(folders: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders and their sub-folders."""
     runs: list[Path] = []
     for folder in map(Path, folders):
-        inside = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
-        runs += inside or [folder]  # if there is no record, `load` raises the error
+        inside = sorted(file.parent for file in folder.rglob(RECORD))
+        runs += inside or unfinished(folder) or [folder]  # if there is no record, `load` raises the error
     return entries_of(records_of(runs))
 
 
