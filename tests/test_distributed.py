@@ -195,9 +195,7 @@ def test_chunks_that_went_to_a_folder_of_another_machine_are_missed(
 def test_workers_on_other_hardware_are_said_and_other_numbers_of_the_device_are_not(tmp_path: Path) -> None:
     head = runs.run(tmp_path, ATTACK, *problem())
     here = head.environment
-    assert runs._note_environment(head, [here, {**here, "device": "cuda:1"}]) is head
-    (*_, notice) = runs._note_environment(
-        head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}]
-    ).warnings
+    assert runs._mixed(head, [here, {**here, "device": "cuda:1"}]) == ()
+    (notice,) = runs._mixed(head, [here, {**here, "hardware": "other"}, {**here, "hardware": "other"}])
     assert notice.code == "mixed"
     assert notice.message.count("is other") == 1

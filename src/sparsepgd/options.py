@@ -64,7 +64,7 @@ def pattern(words: str) -> Pattern:
 def budget(words: str, eps: float = 1.0) -> Budget:
     """``1 patch:5`` -> Budget(k=1, Patches(5))."""
     k, _, kind = words.strip().partition(" ")
-    if not (k.isascii() and k.isdigit() and kind):
+    if not (k.isdecimal() and kind):
         raise UnsupportedError(f"budget {words!r}; use the number of groups and their pattern, e.g. '1 row'")
     return Budget(int(k), pattern(kind.strip()), eps)
 
@@ -113,13 +113,13 @@ def preset(name: str, budget: Budget, which: str) -> Attacker:
 
 def at_cost(name: str, budget: Budget, passes: int) -> Attacker:
     """An attack with about `passes` passes per image, forward and backward passes together."""
-    if outside.is_outside(name) and not outside.takes_steps(name):
-        raise UnsupportedError(f"{name} has no number of steps, so its cost cannot be set; omit it")
-    known = None if outside.is_outside(name) else entry(name)
     if passes < 10:
         raise UnsupportedError(f"{passes} passes are too few to compare attacks; use at least 10")
-    if known is None:
+    if outside.is_outside(name):
+        if not outside.takes_steps(name):
+            raise UnsupportedError(f"{name} has no number of steps, so its cost cannot be set; omit it")
         return attack(name, budget, passes // 2 - 1)
+    known = entry(name)
     made: Attacker = known.kind.at_cost(budget, passes, **known.settings)
     return made
 
@@ -160,8 +160,11 @@ def engine(precision: str | None, compiled: bool, device: torch.device) -> Engin
 
 def length(search: Attacker) -> str:
     """``100 steps``, ``1,000 queries`` or both."""
-    own = "its own length" if isinstance(search, outside.Outside) else summary.counted(search.evaluations, "queries")
-    return summary.length(vars(search)) or own
+    if counts := summary.length(vars(search)):
+        return counts
+    if isinstance(search, outside.Outside):
+        return "its own length"
+    return summary.counted(search.evaluations, "queries")
 
 
 def run_folder(parts: Sequence[object], words: object) -> Path:

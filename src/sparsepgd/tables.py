@@ -17,6 +17,8 @@ from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
 
+WIDEST = 30  # characters of the name of a model; a longer one takes several lines
+
 
 class Boxed(Table):
     """A table with lines around its cells, which it leaves out in a terminal of fewer than 80 columns."""
@@ -126,9 +128,6 @@ def _named(header: Sequence[str], title: str, caption: str = "", min_width: int 
     for column in header[1:]:
         table.add_column(column, justify="right", no_wrap=True)
     return table
-
-
-WIDEST = 30  # characters of the name of a model; a longer one takes several lines
 
 
 def models(found: Sequence[tuple[Card, str]], caption: str = "") -> Table:

@@ -108,8 +108,9 @@ def test_histogram_is_log_spaced_from_ten_and_holds_every_success_once() -> None
     edges, counts = steps_histogram(result_of([0], [False], [False]), bins=4)
     assert (len(edges), counts.tolist()) == (5, [0, 0, 0, 0])
     assert int(steps_histogram(result_of([], [], []))[1].sum()) == 0
-    with pytest.raises(UnsupportedError, match="bins=0"):
-        steps_histogram(result, bins=0)
+    for bins in (0, 2.5):
+        with pytest.raises(UnsupportedError, match=f"bins={bins}; expected"):
+            steps_histogram(result, bins)  # type: ignore[arg-type]
 
 
 def linear_problem() -> tuple[Linear, Tensor, Tensor, list[int]]:
@@ -311,8 +312,8 @@ def test_each_image_keeps_its_mask() -> None:
     assert not bool(((found.x_adv != x).any(1) & ~allowed).any())
 
 
-@pytest.mark.parametrize("ks", [0, (), (0, 1), (2, 2), (3, 1)])
-def test_ladders_that_do_not_grow_are_refused(ks: Any) -> None:
+@pytest.mark.parametrize("ks", [0, (), (0, 1), (2, 2), (3, 1), 2.5, (1.5, 2.5), "12", None])
+def test_ladders_that_do_not_grow_in_integers_are_refused(ks: Any) -> None:
     model, x, y, _ = linear_problem()
     with pytest.raises(BudgetError, match="ks="):
         smallest_k(sp.SparsePGD(sp.Budget(k=1)), model, x, y, ks)

@@ -94,9 +94,11 @@ def test_wrong_words_are_named(place: Path) -> None:
     model = f"{place / 'detector.py'}:make"
     with pytest.raises(BudgetError, match="budget 'pixel'; use PATTERN@K"):
         detect(place / "data", model=model, budget=["pixel"])
+    with pytest.raises(BudgetError, match="budget 'pixel@²'; use PATTERN@K"):
+        detect(place / "data", model=model, budget=["pixel@²"])
     with pytest.raises(UnsupportedError, match="attack 'nothing'"):
         detect(place / "data", model=model, attack="spgd,nothing")
-    with pytest.raises(UnsupportedError, match="an ensemble needs successes"):
+    with pytest.raises(UnsupportedError, match="saa needs successes"):
         detect(place / "data", model=model, attack="saa", budget=["pixel@5"])
     with pytest.raises(UnsupportedError, match="SAIF supports Pixels or Features, not Patches"):
         detect(place / "data", model=model, attack="saif", budget=["patch:4@5"])

@@ -59,9 +59,11 @@ def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.Capt
     model, x = SmallConvNet().eval(), images(8)
     problem = model, (x, labelled(model, x))
     attack = sp.SparsePGD(sp.Budget(k=6), 5)
-    runs.run(tmp_path / "whole", attack, *problem)
     asked = iter(range(9))
     runs.run(tmp_path / "half", attack, *problem, chunk=4, stop=lambda: next(asked) == 1)
+    with pytest.raises(SourceError, match="half is not finished, 4 images are done"):
+        report([tmp_path])
+    runs.run(tmp_path / "whole", attack, *problem)
     report([tmp_path])
     said = "".join(capsys.readouterr().out.splitlines())
     assert f"warning: {tmp_path / 'half'} is not finished and was skipped; run its command again to resume it" in said

@@ -194,6 +194,8 @@ def test_wrong_use_is_named() -> None:
         attack_detector(attack, identity, x, SCALE[:1], LINEAR)
     with pytest.raises(InputError, match="no images"):
         attack_detector(attack, identity, x[:0], [], LINEAR)
+    with pytest.raises(UnsupportedError, match="batch_size=0; expected a number larger than 0"):
+        attack_detector(attack, identity, x, SCALE, LINEAR, batch_size=0)
     with pytest.raises(ShapeError, match=r"content is torch.bool of shape \(12, 12\)"):
         attack_detector(attack, identity, x, SCALE, LINEAR, content=torch.ones(12, 12, dtype=torch.bool))
     with pytest.raises(ShapeError, match=r"the objective gave \(\) for 3 images"):

@@ -70,8 +70,11 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "images" / "a.png").write_text("no picture")
     with pytest.raises(SourceError, match="cannot be read as a picture"):
         read_folder(folder, 64)
-    for name in ("b.txt",):
-        (folder / "polygons" / name).unlink()
+    (folder / "images" / "a.png").unlink()
+    (folder / "polygons" / "b.txt").write_text("7 0.75 0.5 0.5 1\n")
+    with pytest.raises(SourceError, match=r"line 1: 4 coordinates for class 7; .* at least 3 pairs"):
+        read_folder(folder, 64, masks=True)
+    (folder / "polygons" / "b.txt").unlink()
     (folder / "polygons").rmdir()
     with pytest.raises(SourceError, match="no polygons or segments in"):
         read_folder(folder, 64, masks=True)

@@ -46,7 +46,7 @@ def test_groups_of_the_same_sizes_are_no_rivals_and_are_told_apart_on_the_page(t
     folders = [make(tmp_path / attack.name, attack, model_name="one") for attack in attacks]
     first, second = entries = collect(folders)
     assert first.budget == second.budget == "k = 1 group (2 of 2 places)"
-    assert first.contest != second.contest
+    assert first.comparison_key != second.comparison_key
     assert list(_together(entries)) == []
     rows = {name: values for name, values, _ in _table([_flat(entry.record.configuration) for entry in entries])}
     one, other = rows["attack.budget.pattern.sets"]

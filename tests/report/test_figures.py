@@ -122,6 +122,17 @@ def test_the_smallest_k_of_every_broken_image_is_counted(entries: list[Entry]) -
     }
 
 
+def test_no_image_is_missing_from_a_histogram_whose_bins_contain_several_k(entries: list[Entry]) -> None:
+    record = entries[2].record
+    attack = record.configuration["attack"]
+    longer = {**attack, "budget": {**attack["budget"], "k": 45}}  # two k per bin, the last alone in its bin
+    rows = tuple(row.model_copy(update={"groups": 45}) for row in record.rows)
+    record = record.model_copy(update={"configuration": {**record.configuration, "attack": longer}, "rows": rows})
+    heights, edges, _ = charts.smallest_k([replace(entries[2], record=record)]).axes[0].patches[0].get_data()
+    assert heights[-1] == sum(row.fooled for row in rows) > 0
+    assert edges[-2] < 45 < edges[-1]
+
+
 def test_a_minimum_norm_attack_without_early_stop_has_the_smallest_k(tmp_path: Path) -> None:
     attack = sp.SparseAnneal(sp.Budget(k=6), steps=8)
     folders = [make(tmp_path / str(stop), replace(attack, early_stop=stop)) for stop in (True, False)]

@@ -39,7 +39,7 @@ def test_what_counts_is_what_no_attack_has_broken(tmp_path: Path) -> None:
         entered = board.add(tmp_path / "board", tmp_path / attack.name)
     standing = sum(not a.fooled and not b.fooled for a, b in zip(found[0].rows, found[1].rows, strict=True))
     assert standing < min(sum(not row.fooled for row in record.rows) for record in found)  # each breaks some alone
-    assert entered.standing == standing
+    assert entered.robust == standing
     assert entered.robust_accuracy == standing / 10
     assert entered.strongest.robust_accuracy == min(record.robust_accuracy for record in found)
     (file,) = (tmp_path / "board").iterdir()

@@ -37,7 +37,7 @@ def test_members_get_what_is_left_and_their_passes_add_up(entry: Entry) -> None:
         assert member.robust_accuracy == left / record.images
     assert members[-1].robust_accuracy == record.robust_accuracy
     assert sum(member.broken for member in members) > 0
-    assert [member.stretch for member in members] == [(0, 8), (8, 16), (16, 56)]  # 3 steps and the start; 40 queries
+    assert [member.pass_range for member in members] == [(0, 8), (8, 16), (16, 56)]  # 3 steps and the start; 40 queries
     assert sum(member.total_passes for member in members) == sum(row.forwards + row.backwards for row in record.rows)
 
 
@@ -52,7 +52,7 @@ def test_a_record_without_the_version_has_it_by_its_name(entry: Entry) -> None:
 def test_passes_that_do_not_fit_the_settings_are_left_out(entry: Entry) -> None:
     record = changed(entry.record, steps=50)
     members = members_of(record)
-    assert [(one.name, one.broken, one.stretch) for one in members] == [
+    assert [(one.name, one.broken, one.pass_range) for one in members] == [
         (one.name, one.broken, None) for one in entry.members
     ]
     page = render([Entry(0, "one", record, entry.x, entry.x_adv)])

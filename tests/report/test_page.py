@@ -155,6 +155,21 @@ def test_only_the_first_images_of_many_are_shown_and_that_is_said(
     assert found["notes"] == [f"The first 5 of {COUNT} images are shown."]
 
 
+def test_the_table_says_that_it_is_cut_whichever_run_is_the_long_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = make(tmp_path / "short", count=10)
+    monkeypatch.setattr(pictures, "MOST", 15)
+    for folders in ([short, folder], [folder, short]):
+        assert "The first 15 of each run are shown." in render(collect(folders))
+    assert "of each run are shown" not in render(collect([short]))
+
+
+def test_data_sets_stand_in_the_gallery_in_the_order_of_their_runs(folder: Path, tmp_path: Path) -> None:
+    other, again = make(tmp_path / "other", size=10), make(tmp_path / "again", spgd(steps=2))
+    assert [one["width"] for one in gallery(collect([folder, other, again]))["sets"]] == [12, 10]
+
+
 def test_every_row_of_the_table_has_its_picture(folder: Path, tmp_path: Path) -> None:
     """Row and picture have one number, also where a run without pictures comes first."""
     entries = collect([make_of_numbers(tmp_path / "run", 9), folder])

@@ -99,6 +99,12 @@ def test_a_network_is_trained_once_and_read_afterwards(tmp_path: Path) -> None:
     assert len(list((tmp_path / "trained").iterdir())) == 1
 
 
+def test_networks_for_images_of_other_sizes_have_folders_of_their_own(tmp_path: Path) -> None:
+    training = Training("small_preact_resnet", "plain", sp.Budget(k=3), 0, {}, "folder:photos")
+    jobs = (tiny_job(tmp_path, size=size) for size in (None, 32, 64))
+    assert len({training._folder(job) for job in jobs}) == 3
+
+
 def test_the_lengths_that_are_looked_at_end_with_the_last() -> None:
     assert ladder(300) == [5, 10, 20, 50, 100, 200, 300]
     assert ladder(20) == [5, 10, 20]

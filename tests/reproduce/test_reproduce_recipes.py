@@ -16,6 +16,7 @@ import sparsepgd as sp
 from sparsepgd import tables, zoo
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.reproduce.experiments.accuracy import Block, grid, together
+from sparsepgd.reproduce.experiments.curves import WITHIN
 from sparsepgd.reproduce.jobs import OURS, SAA, Subject, scale
 from sparsepgd.reproduce.parts import Case, Number, Outcome, cases, cost
 from sparsepgd.reproduce.recipe import reasons
@@ -163,6 +164,21 @@ def test_recipes_share_the_attacks_that_both_need(tmp_path: Path) -> None:
     _, table = recipe("unstructured").prepare(job)
     same = [part for part in table.parts if isinstance(part, Case) and part.section == "k=20" and part.column in OURS]
     assert {part.run(job, None).folder for part in same} == folders
+
+
+def test_the_histogram_counts_successes_of_the_last_step(tmp_path: Path) -> None:
+    """sPGD evaluates its random start and then `steps` points, so a success at the last has one evaluation more."""
+    job = tiny_job(tmp_path, images=1, models={"Vanilla": "zoo:small-plain"})
+    _, plan = recipe("histogram").prepare(replace(job, scale=replace(job.scale, steps=6, queries=6)))
+    done = []
+    for part in plan.parts:
+        found = part.run(job, None)
+        last = {"fooled": True, "clean_correct": True, "steps": part.attack.evaluations - 1}
+        rows = tuple(row.model_copy(update=last) for row in found.record.rows)
+        done.append(replace(found, record=found.record.model_copy(update={"rows": rows})))
+    share = {(one.row, one.column): one.here for one in plan.finish(done).numbers if WITHIN in one.section}
+    for attack in ("sPGD_p", "sPGD_u", "RS", "anneal"):
+        assert (share[attack, "T=5"], share[attack, "T=6"]) == (0, 100)
 
 
 def test_saa_from_its_members_is_what_the_cascade_leaves(tmp_path: Path) -> None:

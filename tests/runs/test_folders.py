@@ -105,6 +105,14 @@ def test_no_image_counts_twice_because_a_chunk_was_copied(name: str, undisturbed
     assert outcome(tmp_path) == outcome(undisturbed)
 
 
+def test_a_copied_file_of_another_name_is_no_chunk(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    rows = tmp_path / "partial" / "000000-000004.json"
+    rows.with_name("000000-000004 copy.json").write_bytes(rows.read_bytes())
+    with pytest.raises(SourceError, match="is not finished, 4 images are done"):
+        load(tmp_path)
+
+
 def test_of_chunks_that_overlap_one_is_made_again(undisturbed: Path, tmp_path: Path) -> None:
     start(tmp_path / "a", stop_after=1)
     start(tmp_path / "b", stop_after=1, chunk=6)

@@ -207,6 +207,18 @@ def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path) -> None:
     assert "torch was 1.0, is" in notice.message
 
 
+def test_a_run_that_went_on_elsewhere_and_ends_where_it_began_says_so(tmp_path: Path) -> None:
+    start(tmp_path, stop_after=1)
+    head = tmp_path / "partial" / "head.json"
+    here = head.read_text()
+    content = json.loads(here)
+    content["environment"]["torch"] = "1.0"
+    head.write_text(json.dumps(content))
+    start(tmp_path, stop_after=1)
+    head.write_text(here)
+    assert [notice.code for notice in start(tmp_path).warnings].count("mixed") == 1
+
+
 def test_folders_are_split_only_where_there_is_more_than_one() -> None:
     out = Path("runs/a")
     assert runs.folders(None, ["m"], ["s"]) == [[None]]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from sparsepgd.analysis.summary import Rows
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.problem import Result, Untargeted
-from sparsepgd.problem.checks import check_images, check_index, check_labels
+from sparsepgd.problem.checks import check_counts, check_images, check_index, check_labels
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
 from sparsepgd.problem.shapes import seen_as_images, shape_of
@@ -56,8 +57,7 @@ def steps_histogram(result: Steps, bins: int = 20) -> tuple[Tensor, Tensor]:
 
     Images fooled in fewer than ten steps are in the first bin, as in the paper's figure.
     """
-    if bins < 1:
-        raise UnsupportedError(f"bins={bins}; use at least one")
+    check_counts(bins=bins)
     taken, fooled = _columns(result, "steps", "fooled")
     steps = taken[fooled > 0].double().clamp(min=SHORTEST)
     top = max(float(taken.max()) if len(taken) else 0.0, SHORTEST + 1.0)
@@ -226,8 +226,11 @@ def _with_k(attack: Attacker, k: int) -> Attacker:
 
 
 def _ladder(ks: int | Sequence[int], budget: Budget, shape: tuple[int, int, int]) -> tuple[int, ...]:
-    ladder = tuple(ks) if isinstance(ks, Iterable) else tuple(range(1, ks + 1))
-    if not ladder or ladder[0] < 1 or any(low >= high for low, high in pairwise(ladder)):
-        raise BudgetError(f"ks={ks}; use k_max >= 1, or increasing values of at least 1")
+    if isinstance(ks, Integral):
+        ks = range(1, int(ks) + 1)
+    ladder = tuple(ks) if isinstance(ks, Iterable) else ()
+    whole = all(isinstance(k, Integral) for k in ladder)
+    if not (ladder and whole and ladder[0] >= 1 and all(low < high for low, high in pairwise(ladder))):
+        raise BudgetError(f"ks={ks!r}; use an integer k_max >= 1, or increasing integers of at least 1")
     replace(budget, k=ladder[-1]).resolve(shape)
     return ladder

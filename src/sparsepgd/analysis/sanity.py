@@ -74,7 +74,8 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
         return ()
     passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in own)
     room = passes // (2 * SHARE * (1 + len(own)))  # steps for all images together, for each attack that is tried
-    few = torch.arange(min(max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED), len(x)))
+    count = max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED)
+    few = torch.arange(min(count, len(x)))
     steps = min(room // max(len(few), 1), max(STEPS))
     if steps < min(STEPS):
         return ()
@@ -114,7 +115,7 @@ def review(rows: Sequence[Row], classes: int, attack: Attacker) -> tuple[Notice,
     notices = list(_chance(clean, len(rows), classes))
     by_box = sum(row.clean_correct and black_box(row.broken_by or "") for row in rows)
     if by_box >= MORE and any(row.backwards for row in rows):  # without a backward pass there was no gradient to beat
-        robust = sum(row.clean_correct and not row.fooled for row in rows)
+        robust = sum(row.robust for row in rows)
         notices += _masking((robust + by_box) / max(len(rows), 1), robust / max(len(rows), 1))
     return (*notices, *_too_short(rows, attack))
 
@@ -246,7 +247,7 @@ def _too_short(rows: Sequence[Row], attack: Attacker) -> Iterator[Notice]:
     from scipy.special import bdtrc
 
     late = [one for one in _late(rows, attack).values() if one.fooled]
-    left = sum(row.clean_correct and not row.fooled for row in rows)
+    left = sum(row.robust for row in rows)
     falling = min(sum(one.fooled for one in late), left)
     if falling >= MORE and float(bdtrc(falling - 1, len(rows), FALLING)) < FEW:
         parts = (

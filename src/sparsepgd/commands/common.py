@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -44,11 +43,15 @@ def command() -> str:
     return shlex.join(["spgd", *sys.argv[1:]])
 
 
-def command_line(*words: object, **options: object) -> str:
+def command_line(*words: object, **given: object) -> str:
     """``spgd WORDS --OPTION VALUE`` to be copied; options that are None or False are left out."""
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    flags = ([f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in given.items())
-    return shlex.join(["spgd", *map(str, words), *chain.from_iterable(flags)])
+    line = ["spgd", *map(str, words)]
+    for name, value in given.items():
+        if value is True:
+            line.append(f"--{name}")
+        elif value is not None and value is not False:
+            line += [f"--{name}", str(value)]
+    return shlex.join(line)
 
 
 def suggest(words: str) -> None:

@@ -101,7 +101,7 @@ def _searches(
     found, refused = [], []
     for words in budgets:
         kind, _, count = words.rpartition("@")
-        if not kind or not count.isdigit():
+        if not kind or not count.isdecimal():
             raise BudgetError(f"budget {words!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
         allowed = Budget(int(count), options.pattern(kind))
         for name in options.named(names):
@@ -109,7 +109,7 @@ def _searches(
                 search = options.attack(name, allowed, steps, queries=queries)
                 if not isinstance(search, Attack):
                     raise UnsupportedError(
-                        "an ensemble needs successes, and attacks on detectors have none; use spgd-unprojected"
+                        f"{name} needs successes, and attacks on detectors have none; use spgd-unprojected"
                     )
                 # once and untargeted, because there are no target classes
                 found.append((words, search.once() if isinstance(search, Repeated) else search))

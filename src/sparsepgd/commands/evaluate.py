@@ -111,14 +111,15 @@ def evaluate(
     named = list(zip(titles, attackers, strict=True))
     _introduce(pairs, data)
     call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
-    rounds = []
+    rounds = []  # by seed, attack and model
     for one in range(seed, seed + seeds):
         base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
         rounds.append(_round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None))
-    for j, title in enumerate(titles if seeds > 1 else ()):
-        rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
-        out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
-    every = [one for found in rounds for row in found for one in row]
+    if seeds > 1:
+        for j, title in enumerate(titles):
+            rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
+            out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
+    every = [one for by_attack in rounds for by_model in by_attack for one in by_model]
     _conclude(every, out_dir)
     if not (quiet or as_json):
         _suggest(every, searches, model=names[0], weights=weights, trust=trust, normalise=normalise)
@@ -193,25 +194,25 @@ def _round(
     caption: str,
     k_max: int | None,  # of a curve over k
 ) -> list[list[Evaluation]]:
-    """All attacks on all models with one seed, each printed as soon as it is finished."""
-    names, rounds = [source.name for source, _ in pairs], []
+    """By attack and model: all attacks on all models with one seed, each printed as soon as it is finished."""
+    names, by_attack = [source.name for source, _ in pairs], []
     folders = runs.folders(base, names, [attack.name for _, attack in attacks])
     for (title, attack), places in zip(attacks, folders, strict=True):
         found = [call(*pair, attack, folder, seed) for pair, folder in zip(pairs, places, strict=True)]
-        rounds.append(found)
+        by_attack.append(found)
         named = [(name, one.record) for name, one in zip(names, found, strict=True)]
         out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
         for name, record in named:
             _say(name, record.warnings)
         if k_max is not None:
             out.print(tables.over_k(named, k_max, "robust accuracy over k"))
-        for one in found if not out.quiet else ():  # only the first worker writes reports
-            if one.folder is not None:
+        if base is not None and not out.quiet:  # only the first worker writes reports
+            for one in found:
                 one.report()
     for i, name in enumerate(names):
-        robust = {a.name: of[i].robust_accuracy for (_, a), of in zip(attacks, rounds, strict=True)}
+        robust = {a.name: found[i].robust_accuracy for (_, a), found in zip(attacks, by_attack, strict=True)}
         _say(name, sanity.compare(robust))
-    return rounds
+    return by_attack
 
 
 def _one(
@@ -251,9 +252,11 @@ def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model:
     else:
         which = "the run" if len(found) == 1 else "the first run"
         suggest(f"verify {which}: {command_line('verify', folder, **model)}")
-    own = [(unit, vars(search).get(unit)) for unit in sanity.LONG for search in searches]
-    short = {unit: sanity.LONG[unit] for unit, length in own if isinstance(length, int) and length < sanity.LONG[unit]}
-    longer = " ".join(f"--{unit} {length}" for unit, length in short.items())
+    longer = " ".join(
+        f"--{unit} {long}"
+        for unit, long in sanity.LONG.items()
+        if any((vars(search).get(unit) or long) < long for search in searches)
+    )
     if not longer:
         return
     if any(notice.code == "too-short" for one in found for notice in one.warnings):

@@ -58,15 +58,15 @@ def train(
     quiet: arg.Quiet = False,
 ) -> None:
     """Train a model to withstand sparse perturbations. Without arguments: sTRADES on scikit-learn's digits."""
-    words: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
-    words |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
-    given = {name: word for name, word in words.items() if word is not None}
+    own: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
+    own |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
+    given = {name: value for name, value in own.items() if value is not None}
     assigned = recipes.assignments(setting or [])
     if twice := [name for name in assigned if name in given]:
         raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; omit one of them")
     given |= assigned
-    read = recipes.read(recipe) if recipe is not None else {}
-    starts = recipes.STARTS.get({**DEFAULTS, **given}["data"], {}) if not read else {}
+    read = {} if recipe is None else recipes.read(recipe)
+    starts = {} if read else recipes.STARTS.get(given.get("data", DEFAULTS["data"]), {})
     values = {**DEFAULTS, **starts, **read, **given}  # later values win
     budget = Budget(values["k"], options.pattern(values["pattern"]), options.eps(str(values["eps"])))
     if values.get("model") is None:
@@ -75,13 +75,13 @@ def train(
     workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(values.items()))
     out.quiet = not workers.first
     others = tuple(options.budget(text, budget.eps) for text in values.get("others", ()))
-    words = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps", "others")}
+    settings = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps", "others")}
     place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
     try:
         with _bar(f"{values['method']} on {values['data']}", quiet) as report, warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
             trained = run_training(
-                **words, budget=budget, others=others, device=place, out=folder, command=typed, progress=report,
+                **settings, budget=budget, others=others, device=place, out=folder, command=typed, progress=report,
                 tensorboard=tensorboard,
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from sparsepgd.errors import (
     UnsupportedError,
     VerificationWarning,
 )
-from sparsepgd.problem.checks import check_images
+from sparsepgd.problem.checks import check_counts, check_images
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Evaluation, borrowed, working_device
 from sparsepgd.problem.precision import full_precision
@@ -127,6 +127,7 @@ def attack_detector(
     applies as well. `batch_size`: images at a time.
     """
     attack = _whole_length(attack, x, content)
+    check_counts(batch_size=batch_size)
     if len(targets) != len(x):
         raise InputError(f"{len(targets)} targets for {len(x)} images; give one per image")
     device, x = working_device(model, x), x.detach()

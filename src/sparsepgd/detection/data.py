@@ -102,15 +102,15 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
     x, content, targets = [], [], []
     for file in files[:n]:
         boxed, where = letterbox(load_image(str(file), None)[0][0], size)
-        lines = _lines(labels / f"{file.stem}.txt")
+        lines = _lines(labels / f"{file.stem}.txt", pairs=3 if masks else 2)
         x.append(boxed)
         content.append(where.content)
         targets.append(_outlined(lines, where) if masks else _boxed(lines, where))
     return Scenes(torch.stack(x), torch.stack(content), tuple(targets), tuple(file.stem for file in files[:n]))
 
 
-def _lines(file: Path) -> list[tuple[int, list[float]]]:
-    """The class and the coordinates in each line."""
+def _lines(file: Path, pairs: int) -> list[tuple[int, list[float]]]:
+    """The class and the coordinates in each line, at least so many pairs: 2 of a box, 3 of a polygon."""
     found = []
     for number, line in enumerate(file.read_text().splitlines() if file.is_file() else [], 1):
         if not line.strip():
@@ -122,9 +122,10 @@ def _lines(file: Path) -> list[tuple[int, list[float]]]:
             raise SourceError(
                 f"{file}, line {number}: {line[:40]!r}; expected a class number and relative coordinates"
             ) from None
-        if found[-1][0] < 0 or len(values) < 4 or len(values) % 2:
+        if found[-1][0] < 0 or len(values) < 2 * pairs or len(values) % 2:
             raise SourceError(
-                f"{file}, line {number}: {len(values)} coordinates for class {label}; expected at least 2 pairs"
+                f"{file}, line {number}: {len(values)} coordinates for class {label}; expected a class from 0 on and "
+                f"at least {pairs} pairs"
             )
     return found
 

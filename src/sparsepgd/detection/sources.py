@@ -38,7 +38,7 @@ def load_detector(name: str, device: torch.device | str = "cpu") -> LoadedDetect
     if kind == "yolo" or name.endswith(".pt"):
         file = Path(rest if kind == "yolo" else name)
         model, classes = load_yolo(file)
-        return LoadedDetector(file.stem, model.to(device), Yolo.of(model.to(device)), classes)
+        return LoadedDetector(file.stem, model.to(device), Yolo.of(model), classes)
     if kind == "torchvision":
         return _pretrained(rest, device)
     if kind.endswith(".py"):
@@ -66,7 +66,7 @@ def _made(name: str, made: Any, device: torch.device | str) -> LoadedDetector:
     if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "losses") and hasattr(made[1], "predict"):
         return LoadedDetector(name, made[0].to(device), made[1])
     if is_yolo(made):
-        return LoadedDetector(name, made.to(device).eval(), Yolo.of(made.to(device)))
+        return LoadedDetector(name, made.to(device).eval(), Yolo.of(made))
     if is_torchvision(made):
         return LoadedDetector(name, made.to(device).eval(), TorchvisionDetector())
     raise SourceError(

@@ -84,6 +84,8 @@ def mean_iou(predictions: Tensor, targets: Tensor, classes: int, ignore: int = I
 
 @dataclass(frozen=True, eq=False)
 class Scored:
+    """The predictions of a model for images, and their mAP."""
+
     predictions: list[Prediction]
     boxes: Precision
     masks: Precision | None  # if both the model and the targets have masks
@@ -91,6 +93,8 @@ class Scored:
 
 @dataclass(frozen=True)
 class Row:
+    """One image of an attack on a detector."""
+
     name: str
     clean_loss: float
     loss: float
@@ -100,6 +104,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
+    """One attack on a detector, over all images; mAP is that of the adversarial images."""
+
     attack: str
     budget: str
     evaluations: int  # points evaluated per image

@@ -195,12 +195,12 @@ class Checkpoint:
     names: tuple[str, ...]  # names of the classes
 
 
-class Husk:
+class Placeholder:
     """A placeholder for an object of any class; it accepts any arguments and does nothing."""
 
     kind = "object"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Husk:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -210,8 +210,8 @@ class Husk:
         if isinstance(state, dict):
             self.__dict__.update(state)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Husk:
-        return Husk()
+    def __call__(self, *args: Any, **kwargs: Any) -> Placeholder:
+        return Placeholder()
 
 
 class Reader(pickle.Unpickler):
@@ -222,16 +222,16 @@ class Reader(pickle.Unpickler):
             return HARMLESS[module, name]
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        return type(name, (Husk,), {"kind": name})
+        return type(name, (Placeholder,), {"kind": name})
 
 
-READERS = SimpleNamespace(__name__="husks", Unpickler=Reader)  # required of a pickle module by torch.load
+PICKLE = SimpleNamespace(__name__="placeholders", Unpickler=Reader)  # required of a pickle module by torch.load
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The network of an ultralytics .pt file, the averaged one if there is one."""
     try:
-        content = torch.load(path, "cpu", pickle_module=READERS, weights_only=False)
+        content = torch.load(path, "cpu", pickle_module=PICKLE, weights_only=False)
     except FileNotFoundError:
         raise SourceError(f"no file {str(path)!r}; give a checkpoint such as yolov8n.pt") from None
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, AttributeError, TypeError) as error:
@@ -239,7 +239,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     content = content if isinstance(content, dict) else {}
     network = content.get("ema") or content.get("model")
     architecture = getattr(network, "yaml", None)
-    if not isinstance(network, Husk) or not isinstance(architecture, dict):
+    if not isinstance(network, Placeholder) or not isinstance(architecture, dict):
         raise SourceError(
             f"{str(path)!r} does not contain a model of ultralytics; give a checkpoint such as yolov8n.pt"
         )

@@ -66,8 +66,8 @@ def over_cascade(entry: Entry, colours: Mapping[str, int]) -> Any:
     axes = figure.subplots(1, len(entry.members), sharey=True, squeeze=False)[0]
     n, clean = entry.record.images, entry.record.clean_accuracy
     for axis, member in zip(axes, entry.members, strict=True):
-        assert member.stretch is not None
-        start, stop = member.stretch
+        assert member.pass_range is not None
+        start, stop = member.pass_range
         edges = (0.8, 1.3 * (stop - start))  # room for the first and last number
         xs = np.array([edges[0], *member.own_passes, edges[1]])
         left = np.array([member.given - i for i in (*range(member.broken + 1), member.broken)]) / n
@@ -134,7 +134,8 @@ def steps_needed(entries: Sequence[Entry]) -> Any:
 def smallest_k(entries: Sequence[Entry]) -> Any:
     """A histogram of the smallest k found for each image; the bins contain whole numbers."""
     most = max(entry.k or 1 for entry in entries)
-    edges = np.arange(0.5, most + 1, -(-most // 40))
+    step = -(-most // 40)
+    edges = np.arange(0.5, most + step, step)  # the last bin contains `most`
     figure, axis = _histograms(entries, lambda entry: entry.least_k, edges)
     axis.set(xlim=(edges[0], edges[-1]), xlabel="smallest k that was found", ylabel=f"{nouns(entries)[0]}s")
     axis.locator_params(integer=True)

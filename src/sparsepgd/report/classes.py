@@ -60,7 +60,7 @@ def per_class(entry: Entry) -> Any:
         number = row.label if row.label in shown.numbers else OTHERS
         total[number] += 1
         clean[number] += row.clean_correct
-        robust[number] += row.clean_correct and not row.fooled
+        robust[number] += row.robust
     names = {number: name for number, name in zip(shown.numbers, shown.short_names(18), strict=True) if total[number]}
     figure = new_figure(6.0, 1.25 + 0.28 * len(names))
     axis = figure.add_subplot()

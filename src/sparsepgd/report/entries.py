@@ -18,7 +18,7 @@ from sparsepgd.analysis.summary import UNITS, describe_budget, length
 from sparsepgd.errors import SourceError
 from sparsepgd.report.members import Member, members_of
 from sparsepgd.runs.chunks import decoded
-from sparsepgd.runs.folders import RECORD, load, load_adversarial
+from sparsepgd.runs.folders import RECORD, load, load_adversarial, unfinished
 from sparsepgd.runs.records import Record, Row
 from sparsepgd.search import registry
 from sparsepgd.sources.data import class_name
@@ -99,7 +99,7 @@ class Entry:
         return json.dumps({**self._budget, "k": None}) if self._budget else ""
 
     @property
-    def contest(self) -> tuple[str, ...]:
+    def comparison_key(self) -> tuple[str, ...]:
         """What attacks must have in common to be compared: the model, the images and the budget."""
         digest = str(self.record.configuration["model"]["sha256"])
         return self.model_name, digest, self.data_digest, self.threat, str(self.k)
@@ -173,8 +173,8 @@ def collect(folders: Sequence[str | Path]) -> list[Entry]:
     """The runs in these folders and their sub-folders."""
     runs: list[Path] = []
     for folder in map(Path, folders):
-        inside = sorted(file.parent for file in folder.rglob(RECORD)) if folder.is_dir() else []
-        runs += inside or [folder]  # if there is no record, `load` raises the error
+        inside = sorted(file.parent for file in folder.rglob(RECORD))
+        runs += inside or unfinished(folder) or [folder]  # if there is no record, `load` raises the error
     return entries_of(records_of(runs))
 
 
@@ -199,7 +199,7 @@ def entry_of(record: Record, x: Tensor, x_adv: Tensor) -> Entry:
 def unbroken(records: Sequence[Record]) -> int:
     """The number of images that are robust in all of these runs, which must be on the same images."""
     outcomes = zip(*(record.rows for record in records), strict=True)
-    return sum(all(row.clean_correct and not row.fooled for row in image) for image in outcomes)
+    return sum(all(row.robust for row in image) for image in outcomes)
 
 
 def nouns_of(x: Tensor) -> tuple[str, str]:
@@ -218,7 +218,7 @@ def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
     rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
     for entry in entries:
-        group = rivals.setdefault(entry.contest, {})
+        group = rivals.setdefault(entry.comparison_key, {})
         weaker = group.get(entry.attack_name)
         if weaker is None or entry.record.robust_accuracy < weaker.record.robust_accuracy:
             group[entry.attack_name] = entry

@@ -65,14 +65,14 @@ class Contender(Strict):
         return self
 
     @property
-    def standing(self) -> int:
+    def robust(self) -> int:
         """The number of images that are robust against all attacks."""
         columns = zip(*(attempt.standing for attempt in self.attempts), strict=True)
-        return sum(all(letter == "1" for letter in letters) for letters in columns)
+        return sum(all(character == "1" for character in image) for image in columns)
 
     @property
     def robust_accuracy(self) -> float:
-        return self.standing / max(self.images, 1)
+        return self.robust / max(self.images, 1)
 
     @property
     def strongest(self) -> Attempt:
@@ -90,7 +90,7 @@ class Contender(Strict):
         return re.sub(r"[^\w.]+", "-", name).strip("-") + ".json"
 
     def row(self) -> list[str]:
-        low, high = wilson(self.standing, self.images)
+        low, high = wilson(self.robust, self.images)
         alone = self.strongest
         return [
             self.model,
@@ -118,7 +118,7 @@ def from_run(record: Record) -> Contender:
         attack=str(written.pop("name")),
         settings={name: value for name, value in written.items() if name != "kind" and value is not None},
         seed=record.configuration["seed"],
-        standing="".join("1" if row.clean_correct and not row.fooled else "0" for row in record.rows),
+        standing="".join("1" if row.robust else "0" for row in record.rows),
         seconds=round(record.seconds, 1),
         environment={name: record.environment[name] for name in ("hardware", "torch", "sparsepgd")},
         created=record.created,

@@ -17,13 +17,13 @@ SLACK = 1.02  # confirming successes found in low precision takes a few more pas
 
 @dataclass(frozen=True)
 class Member:
-    """Passes are forward and backward passes. If `stretch` is None they are unknown: ignore the last two fields."""
+    """Passes are forward and backward passes. If `pass_range` is None they are unknown: ignore the last two fields."""
 
     name: str
     given: int  # images that it attacked
     broken: int
     robust_accuracy: float  # after it
-    stretch: tuple[int, int] | None  # passes of a survivor before this member and after it
+    pass_range: tuple[int, int] | None  # passes of a survivor before this member and after it
     own_passes: tuple[int, ...]  # of this member until success, one for each image that it fooled, sorted
     total_passes: int  # of this member, over all images
 
@@ -36,19 +36,19 @@ def members_of(record: Record) -> tuple[Member, ...]:
         return ()
     rows = [row for row in record.rows if row.clean_correct]
     broken, left, members = Counter(row.broken_by for row in rows), len(rows), []
-    stretches = _stretches(settings, rows) or dict.fromkeys(_in_order(rows))
-    for name, stretch in stretches.items():
-        start, stop = stretch or (0, 0)
+    ranges = _pass_ranges(settings, rows) or dict.fromkeys(_in_order(rows))
+    for name, pass_range in ranges.items():
+        start, stop = pass_range or (0, 0)
         own = tuple(sorted(max(min(_passes(row), stop) - start, 1) for row in rows if row.broken_by == name))
         total = sum(max(min(_passes(row), stop) - start, 0) for row in rows)
         left -= broken[name]
         after = left / max(record.images, 1)
-        members.append(Member(name, left + broken[name], broken[name], after, stretch, own, total))
+        members.append(Member(name, left + broken[name], broken[name], after, pass_range, own, total))
     return tuple(members)
 
 
-def _stretches(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tuple[int, int] | None]:
-    """The stretches of the members, from the settings; {} for a custom cascade, or if the rows contradict them."""
+def _pass_ranges(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tuple[int, int] | None]:
+    """The pass ranges of the members, from the settings; {} for a custom cascade, or if the rows contradict them."""
     if settings.get("attacks") is not None:
         return {}
     version: Version = settings.get("version") or ("standard" if settings["name"] == "saa+" else "paper")

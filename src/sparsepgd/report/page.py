@@ -14,10 +14,8 @@ from typing import Any
 
 from sparsepgd.analysis.summary import counted, wilson
 from sparsepgd.atomic import write
-from sparsepgd.report import charts, classes
+from sparsepgd.report import charts, classes, pictures
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest, unbroken
-from sparsepgd.report.pictures import MOST as ROWS
-from sparsepgd.report.pictures import gallery
 from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, svg
 from sparsepgd.runs.folders import dump, sha256
 from sparsepgd.runs.records import Record
@@ -71,11 +69,11 @@ def render(entries: Sequence[Entry]) -> str:
         notices=notices(entries),
         drawings=list(draw_all(entries)),
         colours=charts.attack_colours(entries),
-        rows_shown=ROWS,
+        rows_shown=pictures.MOST,
         together=list(_together(entries)),
         settings=list(_table([_flat(entry.record.configuration) for entry in entries])),
         versions=list(_table([entry.record.environment for entry in entries])),
-        gallery=gallery(entries),
+        gallery=pictures.gallery(entries),
         style=_asset("page.css"),
         script=script,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -105,7 +103,7 @@ def _together(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """For each group of comparable runs, the robust accuracy against all of them together."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(entry.contest, []).append(entry)
+        groups.setdefault(entry.comparison_key, []).append(entry)
     for group in groups.values():
         if len(group) > 1:
             left = unbroken([entry.record for entry in group])
@@ -201,7 +199,7 @@ def _of_one(entry: Entry, entries: Sequence[Entry]) -> Iterator[Drawing]:
     several = len(entries) > 1
     end = f"-{entry.letter}" if several else ""
     thing, point = nouns([entry])
-    if entry.members and all(member.stretch for member in entry.members):
+    if entry.members and all(member.pass_range for member in entry.members):
         words = (
             "Each attack runs on the survivors of those before it and has its own axis. In the corner: robust accuracy "
             "after it. Shaded: 95 % interval."

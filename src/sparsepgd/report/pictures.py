@@ -96,8 +96,9 @@ def _on_nothing(x: Tensor, shown: Tensor) -> Pixels:
 def gallery(entries: Sequence[Entry]) -> dict[str, Any]:
     """Plain values for the script of the page; pictures are data URIs. Inputs that are not images are left out."""
     runs, entries = [_run(entry) for entry in entries], [entry for entry in entries if entry.pictures]
-    sets = {entry.data_digest: entry for entry in reversed(entries)}
-    first = dict(reversed(sets.items()))  # the first run of each data set, in the order of the runs
+    first: dict[str, Entry] = {}  # the first run on each data set, by its digest
+    for entry in entries:
+        first.setdefault(entry.data_digest, entry)
     images: list[dict[str, Any]] = []
     notes: list[str] = []
     position: dict[tuple[str, int], int] = {}  # of an image in the gallery, by data set and index

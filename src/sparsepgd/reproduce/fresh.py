@@ -108,7 +108,11 @@ class Training:
 
     def _folder(self, job: Job) -> Path:
         decided = [self.network, self.method, repr(self.budget), self.seed, sorted(self.options.items())]
-        decided += [job.scale.epochs, job.scale.training_images, *([] if self.data == DATA else [self.data])]
+        decided += [job.scale.epochs, job.scale.training_images]
+        if self.data != DATA:
+            decided.append(self.data)
+        if job.size is not None:
+            decided.append(job.size)
         digest = hashlib.sha256(json.dumps(decided, default=str).encode()).hexdigest()[:10]
         return job.out / TRAINED / f"{self.network}-{self.method}-{digest}"
 

@@ -164,14 +164,17 @@ class Job:
         """Number of images: as given, or that of the scale, at most all."""
         return self.images or min(self.scale.images, images_in(self.data))
 
-    def chosen(self, roles: dict[str, str | None], only: bool = False) -> dict[str, str]:
-        """The models by role: only the given ones, otherwise the available ones. `only`: the names that are allowed."""
-        if only and (unknown := [role for role in self.models if role not in roles]):
-            raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(roles)}")
+    def chosen(self, roles: dict[str, str | None]) -> dict[str, str]:
+        """The models by role: only the given ones, otherwise the available ones."""
+        if self.models:
+            return self.models
         here = {f"zoo:{name}" for name in zoo.names()}
-        wanted = {role: source for role, source in roles.items() if source is not None}
-        wanted = {role: source if source in here else IN_PACKAGE.get(role, "") for role, source in wanted.items()}
-        found = self.models or {role: source for role, source in wanted.items() if source}
+        found = {}
+        for role, source in roles.items():
+            if source in here:
+                found[role] = source
+            elif source is not None and role in IN_PACKAGE:
+                found[role] = IN_PACKAGE[role]
         if not found:
             raise UnsupportedError(
                 f"the package has no substitute for {' or '.join(roles)}; "

@@ -180,6 +180,7 @@ class AutoAttack:
 
     def _in_folder(self, path: Path, ensemble: SparseAutoAttack, x: Tensor, y: Tensor, bs: int) -> Result:
         """The evaluation as a run in a folder, resumed if it was interrupted."""
+        # imported here because they need pydantic
         from sparsepgd.runs import runs
         from sparsepgd.runs.chunks import result_of
         from sparsepgd.runs.folders import Folder, load_adversarial
@@ -187,15 +188,16 @@ class AutoAttack:
         if model_digest(self.model) is None:
             raise UnsupportedError(
                 "state_path was given, but the model is a plain function, which cannot be recognised when the "
-                "evaluation "
-                "resumes; use a torch.nn.Module, or omit state_path"
+                "evaluation resumes; use a torch.nn.Module, or omit state_path"
             )
         if path.is_file():
             raise FolderError(
                 f"{path} is a file, but the state of an evaluation is a folder; choose another state_path"
             )
-        begun = Folder(path).head() if self.seed is None else None
-        seed = begun.configuration["seed"] if begun else time.time_ns() if self.seed is None else self.seed
+        seed = self.seed
+        if seed is None:  # a run that is resumed keeps its seed
+            begun = Folder(path).head()
+            seed = time.time_ns() if begun is None else begun.configuration["seed"]
         model = self.model if self.logits is None else Extracted(self.model, self.logits)
         record = runs.run(path, ensemble, model, (x, y), seed=seed, chunk=CHUNK * int(bs), batch_size=int(bs))
         return result_of(record.rows, load_adversarial(path, record)["x_adv"].to(x.device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -130,15 +130,15 @@ def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
     return Result(x_adv, broken_by=tuple(row.broken_by for row in rows), **columns)
 
 
-def all_images(task: Task, parts: Sequence[Part], images: Callable[[int], Tensor]) -> dict[str, tensor_file.Parts]:
+def all_images(task: Task, parts: Sequence[Part], x_adv: Iterable[Tensor]) -> dict[str, tensor_file.Parts]:
     """The content of adversarial.safetensors: with the model, enough to check every row of the record.
-    `parts`: the chunks of the run; `images`: the adversarial images of the i-th chunk."""
+    `parts`: the chunks of the run; `x_adv`: their adversarial images, each loaded when it is written."""
     x, quantize = task.x, task.attack.quantize
     clean = (_stored(x[part.start : part.stop], quantize) for part in parts)
     shape, dtype = tuple(x.shape), torch.uint8 if quantize else x.dtype
     tensors = {
         "x": tensor_file.Parts(shape, dtype, clean),
-        "x_adv": tensor_file.Parts(shape, dtype, map(images, range(len(parts)))),
+        "x_adv": tensor_file.Parts(shape, dtype, x_adv),
         "y": tensor_file.whole(task.y),
     }
     if (allowed := task.attack.budget.allowed) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -136,16 +137,17 @@ class Folder:
                 kept.append(chunk)
         return kept
 
-    def add(self, chunk: Chunk, images: dict[str, Tensor]) -> Chunk:
+    def add(self, chunk: Chunk, x_adv: Tensor) -> Chunk:
         """Write a chunk. The rows are written after the images, so there are no rows without images."""
-        data = save_tensors(images)
+        data = save_tensors({"x_adv": x_adv})
         chunk = chunk.model_copy(update={"images": sha256(data)})
         write(self._file(chunk, "safetensors"), data)
         write(self._file(chunk, "json"), dump(chunk))
         return chunk
 
-    def images(self, chunk: Chunk) -> dict[str, Tensor]:
-        return load_tensors(self._file(chunk, "safetensors").read_bytes())
+    def images(self, chunk: Chunk) -> Tensor:
+        """The adversarial images of a chunk."""
+        return load_tensors(self._file(chunk, "safetensors").read_bytes())["x_adv"]
 
     def write_images(self, tensors: Mapping[str, tensor_file.Parts]) -> str:
         """Write the file of all adversarial images; return its sha256."""
@@ -164,8 +166,9 @@ class Folder:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def images_done(self) -> int:
-        ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
-        return sum(int(stop) - int(start) for start, stop in ranges)
+        """The number of images in finished chunks, from the names of their files. Files of other names do not count."""
+        ranges = (re.fullmatch(r"(\d+)-(\d+)", file.stem) for file in self.partial.glob("*-*.json"))
+        return sum(int(found[2]) - int(found[1]) for found in ranges if found)
 
     def wait_for(self, images: int) -> None:
         """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""

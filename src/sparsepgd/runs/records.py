@@ -40,6 +40,11 @@ class Row(Strict):
     clean_confidence: float | None = None  # probability of the predicted class; None: not measured, or not finite
     confidence: float | None = None  # of `prediction`, on the adversarial image
 
+    @property
+    def robust(self) -> bool:
+        """Classified correctly when clean, and not fooled."""
+        return self.clean_correct and not self.fooled
+
 
 class Part(Strict):
     """The images start to stop - 1, which were attacked together, and the wall-clock time that this took."""
@@ -165,7 +170,7 @@ class Record(Head):
     def _adds_up(self) -> Record:
         n = len(self.rows)
         clean = sum(row.clean_correct for row in self.rows)
-        robust = sum(row.clean_correct and not row.fooled for row in self.rows)
+        robust = sum(row.robust for row in self.rows)
         if n != self.images or not _close(robust / max(n, 1), self.robust_accuracy):
             raise ValueError(f"{n} rows do not give the accuracy of {self.images} images")
         if not _close(clean / max(n, 1), self.clean_accuracy):

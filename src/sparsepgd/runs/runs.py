@@ -81,11 +81,11 @@ def run(
     engine = None if engine is None else engine.on(device)
     task = Task(attacker, model, x, y, seed, batch_size, engine, progress if workers.first else None)
     configuration = identity.configuration(attack, model, x, y, config or {}, seed)
-    if folder is None and workers.world > 1:
-        raise UnsupportedError(
-            f"{workers.world} workers need a common folder; use --out with one that all of them can access"
-        )
     if folder is None:
+        if workers.world > 1:
+            raise UnsupportedError(
+                f"{workers.world} workers need a common folder; use --out with one that all of them can access"
+            )
         head = _head(task, configuration, about)
         made, images = attack_chunk(task, "", 0, len(x), 0)
         if keep is not None:
@@ -147,35 +147,42 @@ def _opened(folder: Folder, task: Task, configuration: identity.Plain, about: Ab
     """The run in the folder, a Record if it is finished, or a new one. A different run is an error, but is replaced if
     none of its images are finished."""
     head = folder.head()
-    other = identity.differences(head.configuration, configuration) if head else []
-    unknown = configuration["model"]["sha256"] is None and not named
-    if head and not (other or unknown):
-        other = identity.other_answers(head.answers, task.model, task.x)
-        if not other:
+    if head is not None:
+        other = identity.differences(head.configuration, configuration)
+        recognisable = named or configuration["model"]["sha256"] is not None
+        if recognisable and not other:
+            other = identity.other_answers(head.answers, task.model, task.x)
+        if recognisable and not other:
             if isinstance(head, Record):
                 load_adversarial(folder.path, head)  # raises if the images are missing or damaged
             return head
-    if head is None or not (isinstance(head, Record) or folder.images_done()):
-        head = _head(task, configuration, about)
-        folder.begin(head)
-        return head
+        if isinstance(head, Record) or folder.images_done():
+            raise FolderError(_refusal(folder.path, head, other))
+    head = _head(task, configuration, about)
+    folder.begin(head)
+    return head
+
+
+def _refusal(folder: Path, head: Head, other: list[str]) -> str:
+    """Why the run in the folder is not resumed, and what to do. `other`: in what it differs; [] for a plain function
+    without a name."""
     if not other:
-        raise FolderError(
-            f"{folder.path} holds a run of a plain function, which cannot be recognised; "
+        return (
+            f"{folder} holds a run of a plain function, which cannot be recognised; "
             'name the model, names={"model": ...} in sp.evaluate, or choose another folder'
         )
     advice = "choose another --out or delete the folder"
     began = head.environment.get("torch", torch.__version__)
     if began != torch.__version__ and any(one.startswith("model.sha256") for one in other):
         advice = f"if it is the same model, resume with torch {began}, which describes models differently, or {advice}"
-    raise FolderError(f"{folder.path} holds another run: {'; '.join(other)}; {advice}")
+    return f"{folder} holds another run: {'; '.join(other)}; {advice}"
 
 
 def _resume(
     folder: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
 ) -> Record:
     """Attack the missing images, and merge all chunks."""
-    head = _note_environment(head, workers.gather(_environment(task)))
+    mixed = _mixed(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(folder.chunks(run_id), len(task.x), size))
     stopped = False
@@ -184,7 +191,8 @@ def _resume(
         if stopped:
             break
         made, images = attack_chunk(task, run_id, start, end, fooled)
-        fooled += _fooled(folder.add(made, {"x_adv": images}))
+        made = made.model_copy(update={"warnings": (*made.warnings, *mixed)})
+        fooled += _fooled(folder.add(made, images))
     stopped = any(workers.gather(stopped))
     return workers.share(lambda: _merged(folder, task, head, run_id, stopped))
 
@@ -207,7 +215,7 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
             "use an --out that all workers can access, and run the same command again"
         )
-    images = all_images(task, [chunk.part for chunk in done], lambda i: folder.images(done[i])["x_adv"])
+    images = all_images(task, [chunk.part for chunk in done], map(folder.images, done))
     record = _record(task, head, done, folder.write_images(images))
     folder.finish(record)
     if task.progress is not None:
@@ -215,14 +223,15 @@ def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) 
     return record
 
 
-def _note_environment(head: Head, now: Sequence[dict[str, str]]) -> Head:
-    """Warn of other versions or devices, which change round-off. The device numbers of workers do not count."""
+def _mixed(head: Head, now: Sequence[dict[str, str]]) -> tuple[sanity.Notice, ...]:
+    """Warn of other versions or devices, which change round-off. The device numbers of workers do not count. The notice
+    is stored with the chunks, so it is not lost if the run is resumed once more where it began."""
     every = (identity.differences(head.environment, {**one, "device": now[0]["device"]}) for one in now)
     other = list(dict.fromkeys(chain.from_iterable(every)))
     if not other:
-        return head
+        return ()
     message = f"the run was started in another environment: {'; '.join(other)}; round-off may differ between chunks"
-    return head.model_copy(update={"warnings": (*head.warnings, sanity.Notice("mixed", message))})
+    return (sanity.Notice("mixed", message),)
 
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
@@ -250,7 +259,7 @@ def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, in
 def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
-    robust = sum(row.clean_correct and not row.fooled for row in rows)
+    robust = sum(row.robust for row in rows)
     notices = [*head.warnings, *(notice for chunk in chunks for notice in chunk.warnings)]
     notices += sanity.review(rows, head.classes, task.attack)
     return Record(

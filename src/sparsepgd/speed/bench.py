@@ -150,7 +150,10 @@ class Bench:
             outside=max(1 - 1 / ratio, 0.0) if ratio else None,
             below=below,
             slots_used=useful / max(meter.slot_steps, 1),
-            **{name: getattr(meter, name) for name in ("steps", "looks", "denied", "recorded")},
+            steps=meter.steps,
+            looks=meter.looks,
+            denied=meter.denied,
+            recorded=meter.recorded,
             memory=memory,
         )
 
@@ -177,10 +180,16 @@ class Bench:
             x_adv, took = self._clocked(partial(attack, self.model, self.x, self.y, seed))
             seconds.append(took)
             robust.append(self._left(x_adv))
-        interval = wilson(robust[0], len(self.x))
-        below = first if reached else None  # it reports nothing before its end
         return Timed(
-            name, "as it comes", False, first, tuple(seconds), tuple(robust), len(self.x), interval, below=below
+            name=name,
+            precision="as it comes",
+            compiled=False,
+            warm_up=first,
+            seconds=tuple(seconds),
+            robust=tuple(robust),
+            images=len(self.x),
+            interval=wilson(robust[0], len(self.x)),
+            below=first if reached else None,  # it reports nothing before its end
         )
 
     def _left(self, x_adv: Tensor) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,8 @@ def _module(folder: Path, name: str) -> Any:
 
 
 @contextmanager
-def _stand_ins(*names: str) -> Any:
+def _stand_ins(*names: str) -> Iterator[None]:
+    """Empty modules in place of those that are not installed, until the end of the block."""
     missing, silent = [], types.SimpleNamespace(log=lambda *_: None)  # instead of a logger to a file
     for name in names:
         try:

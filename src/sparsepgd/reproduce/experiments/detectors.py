@@ -16,9 +16,11 @@ from sparsepgd.detection import Detector, Scenes, attack_detector, predictions_o
 from sparsepgd.detection.sources import load_detector
 from sparsepgd.detection.study import score
 from sparsepgd.errors import UnsupportedError
+from sparsepgd.problem.rows import tensors
 from sparsepgd.reproduce.jobs import ANNEAL, Job, Subject
 from sparsepgd.reproduce.parts import Number, Outcome, Part, Plan, kept
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
+from sparsepgd.runs.identity import digest
 from sparsepgd.search import Attack
 from sparsepgd.search.loop import Progress
 from sparsepgd.threat import Budget, Patches, Pattern
@@ -34,7 +36,7 @@ MISSING = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Scene(Subject):
+class DetectorSubject(Subject):
     """A detector with its pictures; y has the number of objects in each picture, not labels."""
 
     detector: Detector
@@ -65,17 +67,18 @@ class Scene(Subject):
 
 
 @dataclass(frozen=True, eq=False)
-class Sight(Part):
+class DetectorCase(Part):
     """One attack on one detector."""
 
     row: str
     column: str
-    subject: Scene
+    subject: DetectorSubject
     attack: Attack
 
     @property
     def decided(self) -> dict[str, str]:
-        return {"task": self.subject.role}
+        truth = (tensor for target in self.subject.scenes.targets for tensor in tensors(target))
+        return {"task": self.subject.role, "targets": digest(*truth)}
 
     @property
     def title(self) -> str:
@@ -100,10 +103,11 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     """Every budget under every attack that supports it."""
     if not job.models or not job.data.startswith("folder:"):
         raise UnsupportedError(MISSING)
-    job.chosen(recipe.roles, only=True)
-    subjects = [_scene(role, name, job) for role, name in job.models.items()]
+    if unknown := [role for role in job.models if role not in recipe.roles]:
+        raise UnsupportedError(f"no model {unknown[0]!r} in this table; it has {', '.join(recipe.roles)}")
+    subjects = [_subject(role, name, job) for role, name in job.models.items()]
     parts = [
-        Sight(row, column, subject, attack)
+        DetectorCase(row, column, subject, attack)
         for subject in subjects
         for row, (k, side) in BUDGETS.items()
         for column in COLUMNS
@@ -126,32 +130,29 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     side = subjects[0].x.shape[2]
     words = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
                     *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
-                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper", *_short(job))  # fmt: skip
+                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper")  # fmt: skip
+    if job.scale.passes is not None:
+        words = (*words, f"SAIF has about {job.scale.passes} passes per image; the paper 300 steps")
     if side != PAPER_SIDE:
         words = (*words, "budgets are scaled with the area, so that the share of pixels is the paper's")
     return Plan(parts, finish, gaps=True)
 
 
-def _scene(role: str, name: str, job: Job) -> Scene:
+def _subject(role: str, name: str, job: Job) -> DetectorSubject:
     folder, side = Path(job.data.removeprefix("folder:")), job.size or PAPER_SIDE
     loaded = load_detector(name, job.device)
     scenes = read_folder(folder, side, job.images or min(job.scale.images, 16), masks=role == "segmentation")
     counts = torch.tensor([len(target) for target in scenes.targets])
-    return Scene(
+    return DetectorSubject(
         role, loaded.name, lambda: loaded.model, scenes.x, counts, folder.name, detector=loaded.detector,
         scenes=scenes, device=job.device,
     )  # fmt: skip
 
 
-def _budget(k: int, side: int | None, subject: Scene) -> Budget:
+def _budget(k: int, side: int | None, subject: DetectorSubject) -> Budget:
     share = (subject.x.shape[2] / PAPER_SIDE) ** 2
     count = max(1, round(k * share))
     return Budget(k=count) if side is None else Budget(k=count, pattern=Patches(side))
-
-
-def _short(job: Job) -> list[str]:
-    passes = job.scale.passes
-    return [] if passes is None else [f"SAIF has about {passes} passes per image; the paper 300 steps"]
 
 
 def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
@@ -159,7 +160,8 @@ def _attack(column: str, budget: Budget, job: Job) -> Attack | None:
     if column == "SAIF":
         steps = 300 if job.scale.passes is None else max(1, job.scale.passes // 3)
         return None if budget.pattern.structured else SAIF(budget, steps, targets=0)
-    name = "sPGD_u" if column == "sPGD" and not budget.pattern.structured else "sPGD_p" if column == "sPGD" else column
-    chosen = job.scale.attack(name, budget)
+    if column == "sPGD":
+        column = "sPGD_p" if budget.pattern.structured else "sPGD_u"
+    chosen = job.scale.attack(column, budget)
     assert isinstance(chosen, Attack)
     return chosen

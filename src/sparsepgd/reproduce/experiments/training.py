@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sparsepgd.errors import UnsupportedError
@@ -98,11 +98,10 @@ def _numbers(policies: Policies, word: str, found: dict[tuple[str, str], tuple[C
     value, section = table(policies.label).value, "robust accuracy"
     saa, plus = ([found[word, member][1] for member in members] for members in (SAA, OURS))
     if not policies.by_row:
-        numbers = [
-            together(section, "sTRADES", "", saa, value(section, "sTRADES", word)),
-            together(section, "sTRADES, saa+", "", plus, None),
+        return [
+            together(section, "sTRADES", word, saa, value(section, "sTRADES", word)),
+            together(section, "sTRADES, saa+", word, plus, None),
         ]
-        return [replace(number, column=word) for number in numbers]
     alone = [accuracy(*found[word, column], value(section, word, column)) for column in SQUARES]
     ensemble = together(section, word, "sAA", saa, value(section, word, "sAA"))
     return [*alone, ensemble, accuracy(*found[word, ANNEAL], None), together(section, word, "saa+", plus, None)]
