@@ -77,6 +77,16 @@ def test_images_to_test_on_may_be_handed_over_and_give_figures_without_a_folder(
     assert (alone.figures, alone.test) == (None, None)
 
 
+def test_images_to_test_on_without_class_names_have_those_of_the_data(tmp_path: Path) -> None:
+    x, y = quadrants(20)
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=["a", "b", "c", "d", "e"])
+    name, model = f"npz:{tmp_path / 'q.npz'}", "digits_resnet"
+    trained = sp.train(model, name, "plain", test=quadrants(6, seed=1), out=tmp_path / "run", device="cpu", **QUICK)
+    assert trained.card is not None
+    assert trained.card.classes == ["a", "b", "c", "d", "e"]
+    assert trained.card.arguments == {"num_classes": 5}
+
+
 class Tuple(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

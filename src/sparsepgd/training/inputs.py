@@ -71,8 +71,10 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
     if not isinstance(data, str):
         return Datasets("the data", data, given)
     train, own = load_parts(data, size)
-    if given is not None or own is not None:
-        return Datasets(data, train, given or own)
+    if given is not None:
+        return Datasets(data, train, Data(given.x, given.y, given.class_names or train.class_names))
+    if own is not None:
+        return Datasets(data, train, own)
     x, y = train
     if len(x) < 2:
         raise SourceError(
