@@ -13,9 +13,10 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.errors import MissingPackageError, NoGradientError, SourceError, UnsupportedError
-from sparsepgd.sources import load_model
+from sparsepgd.sources import Data, load_model
 from sparsepgd.sources.pictures import Framing
 from sparsepgd.zoo.normalise import Normalisation, parse
+from support.tiny_zoo import network, put
 
 FACTORY = """
 import torch, sparsepgd as sp
@@ -114,6 +115,13 @@ def test_a_network_in_a_file_takes_weights_as_training_writes_them(tmp_path: Pat
     torch.save({"state_dict": trained.state_dict()}, tmp_path / "w.pth")
     with pytest.raises(SourceError, match=r"w\.pth' contains more than a state dict; load it in the factory of"):
         load_model(name, weights=tmp_path / "w.pth")
+
+
+def test_a_trained_model_has_the_class_names_of_its_card(tmp_path: Path) -> None:
+    put(tmp_path, "model", network(), classes=["owl", "fox", "elk", "emu"])
+    source = load_model(f"trained:{tmp_path}")
+    assert source.classes == ("owl", "fox", "elk", "emu")
+    assert Data(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("elk", "owl")).for_classes(source.classes).y[0] == 2
 
 
 def test_weights_of_another_network_in_the_folder_of_a_training_are_named(tmp_path: Path) -> None:

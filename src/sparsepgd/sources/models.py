@@ -128,7 +128,8 @@ def _trained(folder: str) -> Source:
         file = Path(folder) / f"{TRAINED}.safetensors"
         own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
         raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
-    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
+    classes = tuple(zoo.card(TRAINED, Path(folder)).classes)
+    return Source(folder, zoo.load(TRAINED, Path(folder)), classes, normalisation="inside the network, if at all")
 
 
 def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:
