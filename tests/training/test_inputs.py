@@ -87,6 +87,16 @@ def test_images_to_test_on_without_class_names_have_those_of_the_data(tmp_path: 
     assert trained.card.arguments == {"num_classes": 5}
 
 
+def test_images_to_test_on_may_number_the_classes_in_another_order(tmp_path: Path) -> None:
+    x, y = quadrants(20)
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=["a", "b", "c", "d"])
+    x, y = quadrants(6, seed=1)
+    test = Data(x, 3 - y, ("d", "c", "b", "a"))
+    trained = sp.train(network(), f"npz:{tmp_path / 'q.npz'}", "plain", test=test, **QUICK)
+    assert trained.test is not None
+    assert torch.equal(trained.test.y, y)
+
+
 class Tuple(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

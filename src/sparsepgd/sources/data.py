@@ -112,10 +112,18 @@ def images_in(name: str, part: Part = "test") -> int:
 
 
 def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
-    """All training images and all test images; None for the latter if the source has no such split."""
+    """All training images and all test images, with labels in the numbering of the training images; None for the test
+    images if the source has no such split."""
     listing = _listing(name, "train")
     train = _read(listing, name, None, size, "train", None)
-    return train, load_data(name, size=size) if listing.split else None
+    if not listing.split:
+        return train, None
+    test = load_data(name, size=size).for_classes(train.class_names)
+    if unknown := [one for one in test.class_names if one not in train.class_names]:
+        raise SourceError(
+            f"{name} has test images of the class {unknown[0]!r}, but no training images; add some, or remove the class"
+        )
+    return train, Data(test.x, test.y, train.class_names)
 
 
 def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:

@@ -72,6 +72,7 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
         return Datasets("the data", data, given)
     train, own = load_parts(data, size)
     if given is not None:
+        given = given.for_classes(train.class_names)
         return Datasets(data, train, Data(given.x, given.y, given.class_names or train.class_names))
     if own is not None:
         return Datasets(data, train, own)
