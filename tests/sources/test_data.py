@@ -112,6 +112,9 @@ def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: P
     train, test = load_parts(f"npz:{tmp_path / 'two.npz'}")
     assert test is not None
     assert torch.equal(train.x, test.x)
+    np.savez(tmp_path / "three.npz", x_train=x, y_train=y)
+    train, test = load_parts(f"npz:{tmp_path / 'three.npz'}")
+    assert (len(train.x), test) == (2, None)
     assert load_parts("bundled")[1] is None
 
 
