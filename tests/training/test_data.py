@@ -84,6 +84,7 @@ def test_a_dataset_is_read_once_if_it_fits_or_is_streamed_if_asked_for(kind: typ
     wanted = replace(SETTINGS, resident=None if kind is Resident else False)
     assert isinstance(images(TensorDataset(*quadrants(4)), wanted, CPU), kind)
     assert isinstance(images(quadrants(4), wanted, CPU), kind)
+    assert isinstance(images(list(zip(*quadrants(4), strict=True)), wanted, CPU), kind)
 
 
 def test_a_stream_without_numbers_is_refused() -> None:
@@ -93,6 +94,9 @@ def test_a_stream_without_numbers_is_refused() -> None:
 
     with pytest.raises(SourceError, match="use a map-style Dataset"):
         images(DataLoader(Endless()), SETTINGS, CPU)
+    for data in (Endless(), 5):
+        with pytest.raises(SourceError, match=r"resident=False with data of type (Endless|int); expected a pair"):
+            images(data, replace(SETTINGS, resident=False), CPU)
 
 
 def test_photographs_are_augmented_and_digits_are_not() -> None:

@@ -112,6 +112,7 @@ class Tuple(torch.nn.Module):
         ({"model": network(), "device": "cpu"}, "device='cpu' was given with a module"),
         ({"size": 8}, "size=8; use at least 1, for data by name"),
         ({"data": TensorDataset(*quadrants(8))}, r"data are of type TensorDataset; use a pair \(x, y\)"),
+        ({"data": list(zip(*quadrants(8), strict=True))}, r"data are of type list; use a pair \(x, y\)"),
     ],
 )
 def test_what_does_not_go_together_is_refused(words: dict[str, Any], message: str) -> None:

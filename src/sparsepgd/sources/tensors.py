@@ -15,6 +15,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from sparsepgd.errors import SourceError
 
 
+def is_pair(data: Any) -> bool:
+    """Whether the data are images and labels as two arrays, not a list of (image, label)."""
+    return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray)
+
+
 def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
     """The first n images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
 
@@ -26,7 +31,7 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(data.sampler, RandomSampler):
             raise SourceError("the DataLoader shuffles, so the images would differ between runs; use shuffle=False")
         x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
-    elif isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray):
+    elif is_pair(data):
         x, y = (torch.as_tensor(part)[:n] for part in data)
         if len(x) != len(y):
             raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label per image")

@@ -17,6 +17,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
 from sparsepgd.sources.data import load_parts
+from sparsepgd.sources.tensors import is_pair
 from sparsepgd.zoo.checkpoints import has_choice
 from sparsepgd.zoo.registry import ARCHITECTURES
 
@@ -43,7 +44,7 @@ class Datasets:
     @property
     def classes(self) -> int:
         """The number of classes: that of the names, or of the labels of all images."""
-        if not isinstance(self.train, tuple | list):
+        if not is_pair(self.train):
             raise UnsupportedError(
                 f"a network by name needs tensors, but the data are of type {type(self.train).__name__}; use a pair "
                 "(x, y)"
