@@ -110,6 +110,7 @@ class Tuple(torch.nn.Module):
     ("words", "message"),
     [
         ({"model": network(), "device": "cpu"}, "device='cpu' was given with a module"),
+        ({"validation": quadrants(4), "held_out": 3}, "held_out=3 with validation images; use one of them"),
         ({"size": 8}, "size=8; use at least 1, for data by name"),
         ({"data": TensorDataset(*quadrants(8))}, r"data are of type TensorDataset; use a pair \(x, y\)"),
         ({"data": list(zip(*quadrants(8), strict=True))}, r"data are of type list; use a pair \(x, y\)"),

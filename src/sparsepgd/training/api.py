@@ -93,6 +93,8 @@ def train(
     worker measures.
     """
     settings = make_settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
+    if validation is not None and settings.held_out:
+        raise UnsupportedError(f"held_out={settings.held_out} with validation images; use one of them")
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True needs a folder; pass out=...")
     if isinstance(model, nn.Module) and device is not None:
