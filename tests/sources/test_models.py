@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -262,6 +265,21 @@ def test_robustbench_loads_by_its_own_loader(tmp_path: Path, monkeypatch: pytest
         load_model("robustbench:Rice2020Overfit")
     with pytest.raises(SourceError, match="use robustbench:DATASET/THREAT/NAME with cifar10"):
         load_model("robustbench:mnist/L1/Any")
+
+
+def test_a_threat_without_models_in_robustbench_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the package, which need not be installed."""
+    cifar10, imagenet, linf = Enum("Keys", {"cifar10": "cifar10", "imagenet": "imagenet", "linf": "Linf"})
+    package: Any = ModuleType("robustbench")
+    package.model_zoo = SimpleNamespace(model_dicts={cifar10: {linf: {"Standard": {}}}, imagenet: {linf: {}}})
+    package.utils = SimpleNamespace(load_model=lambda name, dataset, threat_model: {}[name])
+    monkeypatch.setitem(sys.modules, "robustbench", package)
+    for name, message in (
+        ("imagenet/L2/Standard", "no model 'Standard' for imagenet, L2; see the list of its models"),
+        ("cifar10/Linf/Standart", "no model 'Standart' for cifar10, Linf; did you mean Standard"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            load_model(f"robustbench:{name}")
 
 
 def test_words_of_a_normalisation() -> None:

@@ -210,7 +210,7 @@ def _from_robustbench(name: str) -> Source:
         )
     except KeyError:
         zoos = model_zoo.model_dicts
-        known = next(zoos[d][t] for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat))
+        known = [one for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat) for one in zoos[d][t]]
         raise SourceError(
             f"RobustBench has no model {model!r} for {dataset}, {threat}; {_similar(model, known)}"
         ) from None
@@ -263,6 +263,7 @@ def _with_weights(
 
 
 def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module:
+    """A pretrained model. A KeyError passes: RobustBench raises it for an unknown name."""
     try:
         return load().eval()
     except KeyError:
