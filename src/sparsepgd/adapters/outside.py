@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ PACKAGES = {  # prefix of the name -> module with the attacks
     "adv-lib": "adv_lib.attacks",
 }
 STEPS = ("steps", "num_steps", "max_iter")  # their names for the number of steps
-# arguments that pass the budget to an attack, from k and the share of all values in k groups
-TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
+# the budget as arguments of an attack, from k and the share of all values in k groups
+BUDGETS: dict[str, Callable[[int, float], dict[str, Any]]] = {
     "torchattacks:JSMA": lambda k, share: {"gamma": share},
     "torchattacks:OnePixel": lambda k, share: {"pixels": k},
     "art:PixelAttack": lambda k, share: {"th": k},
@@ -94,8 +95,8 @@ class Outside(Standalone):
         with seeded(seed):
             found = self.call(model, images.x.clone(), images.y.clone())
         count = len(images.x)
-        oracle.forwards.add_(-(-model.forwards // count))
-        oracle.backwards.add_(-(-model.backwards // count))
+        oracle.forwards.add_(math.ceil(model.forwards / count))
+        oracle.backwards.add_(math.ceil(model.backwards / count))
         return self._within(threat, images, found.detach().to(images.x))
 
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -116,14 +117,16 @@ class Outside(Standalone):
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
         """Our settings (budget, steps if given, no progress bars), overridden by those of the caller."""
-        values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
-        told, k = TOLD.get(self.name), self.budget.k
-        known = told(k, k * values / x[0].numel()) if told else {}
-        if self.steps is not None:
-            known[_steps_word(kind) or ""] = self.steps
+        ours: dict[str, Any] = {}
+        if self.name in BUDGETS:
+            k, values = self.budget.k, 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
+            ours |= BUDGETS[self.name](k, k * values / x[0].numel())
+        steps = _steps_word(kind)
+        if self.steps is not None and steps is not None:
+            ours[steps] = self.steps
         if "verbose" in inspect.signature(kind).parameters:
-            known["verbose"] = False
-        return {**known, **self.settings}
+            ours["verbose"] = False
+        return {**ours, **self.settings}
 
     def _within(self, threat: Threat, images: Images, found: Tensor) -> Tensor:
         """The k groups that changed most, within the box; x elsewhere, and where the result is not finite."""
