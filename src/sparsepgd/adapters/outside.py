@@ -102,11 +102,12 @@ class Outside(Standalone):
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """The result of the attack, unchanged."""
         try:
-            if not isinstance(self.theirs, str):
-                return self.theirs(model, x, y)
-            package, kind = self.theirs.partition(":")[0], _found(self.theirs)
-            x_adv: Tensor = _run(package, kind, self._settings(kind, x), model, x, y)
-            return x_adv
+            found: Any
+            if isinstance(self.theirs, str):
+                package, kind = self.theirs.partition(":")[0], _found(self.theirs)
+                found = _run(package, kind, self._settings(kind, x), model, x, y)
+            else:
+                found = self.theirs(model, x, y)
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -114,6 +115,12 @@ class Outside(Standalone):
             raise UnsupportedError(
                 f"{self.name} failed with {type(error).__name__}: {message}; change its settings or omit this attack"
             ) from error
+        if not isinstance(found, Tensor) or found.shape != x.shape:
+            what = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise UnsupportedError(
+                f"{self.name} returned {what} for images {tuple(x.shape)}; expected x_adv of this shape"
+            )
+        return found
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
         """Our settings (budget, steps if given, no progress bars), overridden by those of the caller."""
@@ -130,8 +137,6 @@ class Outside(Standalone):
 
     def _within(self, threat: Threat, images: Images, found: Tensor) -> Tensor:
         """The k groups that changed most, within the box; x elsewhere, and where the result is not finite."""
-        if found.shape != images.x.shape:
-            raise UnsupportedError(f"{self.name} returned {tuple(found.shape)} for images {tuple(images.x.shape)}")
         found = torch.where(found.isfinite(), found, images.x)
         if self.quantize:
             found = (found * LEVELS).round() / LEVELS
