@@ -80,6 +80,10 @@ def stacked(pictures: Iterable[Tensor], names: Sequence[str]) -> Tensor:
     for i, (name, picture) in enumerate(zip(names, pictures, strict=True)):
         if i == 0:
             whole = picture.new_empty(len(names), *picture.shape)
+        if picture.shape[0] != whole.shape[1]:
+            raise SourceError(
+                f"{names[0]} has {whole.shape[1]} channels, but {name} has {picture.shape[0]}; convert them to one mode"
+            )
         if picture.shape != whole.shape[1:]:
             first, other = (f"{shape[-1]}x{shape[-2]}" for shape in (whole.shape, picture.shape))
             raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to resize them")
