@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from sparsepgd.errors import SourceError
 
@@ -39,7 +39,7 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
             raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):
         x, y = _gather(iter(data), n)
-    elif isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
         x, y = _gather((data[i] for i in range(len(data) if n is None else min(n, len(data)))), n)
     else:
         raise SourceError(

@@ -144,10 +144,10 @@ def _fits(data: Any, device: torch.device) -> bool:
     if isinstance(data, IterableDataset):
         return True  # there is no other way
     try:
-        first = torch.as_tensor(data[0][0])
-    except (TypeError, ValueError, RuntimeError, IndexError):
+        count = len(data[0] if is_pair(data) else data)
+        needed = count * torch.as_tensor(data[0][0]).numel()
+    except (TypeError, ValueError, RuntimeError, LookupError):
         return True  # no images; reading it raises an error that says what it is
-    needed = (len(data[0]) if is_pair(data) else len(data)) * first.numel()
     if device.type == "cuda":
         return needed < torch.cuda.mem_get_info(device)[0] // SHARE
     return isinstance(data, tuple | list) or needed < ON_HOST
