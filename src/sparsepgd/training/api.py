@@ -115,6 +115,8 @@ def train(
         team = Team.of(workers, device)
         images = sources.images(datasets.train, settings, device)
         classes = _class_count(network.model, images, logits)
+        if datasets.test is not None:
+            _check_test(datasets.test, network.model, classes, logits, device)
         settings = replace(settings, augment=settings.augment or sources.default_augment(images.shape))
         if budget is None and not settings.sparse:  # not trained against, but used to monitor and to measure
             settings = replace(settings, budget=Budget(k=min(settings.budget.k, images.shape[1] * images.shape[2])))
@@ -177,7 +179,7 @@ def _run(
         rows, rest = sources.split(len(images), settings)
         held = images.take(rest) if len(rest) else None
     if held is not None:
-        check_classes(held.y, classes)
+        _class_count(model, held, logits)  # checks the images and all labels
     network = team.network(model, device)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(
@@ -233,6 +235,14 @@ def _class_count(model: nn.Module, images: sources.Images, logits: Extract | Non
     check_logits(answer)
     check_classes(images.y if isinstance(images, sources.Resident) else sample.y, answer.shape[1])
     return answer.shape[1]
+
+
+def _check_test(test: Data, model: nn.Module, classes: int, logits: Extract | None, device: torch.device) -> None:
+    """Raise errors about the test images before the training, not after it."""
+    check_images(test.x)
+    check_labels(test.y, test.x)
+    check_classes(test.y, classes)
+    _class_count(model, sources.resident(test.x[:2], test.y[:2], device), logits)
 
 
 def _device(model: nn.Module) -> torch.device:
