@@ -51,6 +51,7 @@ def test_zoo_models_come_with_class_names_and_what_is_shown_before_a_run() -> No
     assert source.class_name(12) == "class 12"
     assert source.about == "small-plain: input 32x32; normalised inside the network; 10 classes"
     assert load_model("small-plain").about == source.about  # without zoo: in front
+    assert load_model("small-plain", normalise="none").about == source.about, "the network still normalises its input"
 
 
 def test_a_factory_in_a_file_makes_the_model(tmp_path: Path) -> None:

@@ -111,10 +111,10 @@ def load_model(
             f"{name} has its own weights; use --weights only with torchvision:, timm:, FILE.py:FACTORY or a network"
         )
     how = source.normalisation if normalise is None else parse(normalise)
-    if isinstance(how, str) or how is None:
-        source = replace(source, normalisation=how or "not at all")
-    else:
+    if isinstance(how, Normalisation):
         source = replace(source, model=Normalised(source.model, how), normalisation=how)
+    elif not isinstance(source.normalisation, str):  # text describes what the network does itself
+        source = replace(source, normalisation="not at all")
     return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
 
 
