@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import get_args
 
@@ -63,9 +64,10 @@ class Data(tuple[Tensor, Tensor]):
 
     def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Class names by number, for a model whose names are `names`: those of the data, unless these are numbers."""
-        own = self.class_names
-        theirs = [i < len(names) and (i >= len(own) or own[i].isdigit()) for i in range(max(len(own), len(names)))]
-        return tuple(names[i] if named else own[i] for i, named in enumerate(theirs))
+        return tuple(
+            theirs if own is None or (own.isdigit() and theirs is not None) else own
+            for own, theirs in zip_longest(self.class_names, names)
+        )
 
     def disagreement(self, names: tuple[str, ...]) -> str | None:
         """A message if the model has another name for a class of the data, so that the labels may be wrong."""
