@@ -42,6 +42,8 @@ def test_workers_divide_every_batch_of_one_process_among_them() -> None:
     assert not torch.equal(alone.flatten(), worker_order(rows, SETTINGS, 4, Team()))
     with pytest.raises(UnsupportedError, match="batch=12 for 5 workers"):
         worker_order(rows, SETTINGS, 0, Team(0, 5))
+    with pytest.raises(UnsupportedError, match="2 training images for 3 workers; use at most 2 workers"):
+        worker_order(rows[:2], SETTINGS, 0, Team(0, 3))
 
 
 def test_held_out_images_are_not_trained_on() -> None:

@@ -162,11 +162,18 @@ def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
     return order[kept:].sort().values, order[:kept].sort().values
 
 
-def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
-    """This worker's part of an epoch's order: every `world`-th image of each batch. All workers have equally many."""
+def worker_batch(count: int, settings: Settings, team: Team) -> int:
+    """Number of images in a batch of one worker, for `count` training images."""
     if settings.batch % team.world:
         raise UnsupportedError(f"batch={settings.batch} for {team.world} workers; use a multiple of their number")
-    batch = min(settings.batch, len(rows) - len(rows) % team.world)
+    if count < team.world:
+        raise UnsupportedError(f"{count} training images for {team.world} workers; use at most {count} workers")
+    return min(settings.batch, count) // team.world
+
+
+def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
+    """This worker's part of an epoch's order: every `world`-th image of each batch. All workers have equally many."""
+    batch = worker_batch(len(rows), settings, team) * team.world
     order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed_for("order", epoch)))]
     return order[: len(rows) // batch * batch].view(-1, batch)[:, team.rank :: team.world].flatten()
 

@@ -21,7 +21,7 @@ from sparsepgd.problem.oracle import borrowed
 from sparsepgd.search import Attack, SparseAnneal, SparsePGD
 from sparsepgd.threat import Threat
 from sparsepgd.training.adversaries import Adversary, sparse_noise
-from sparsepgd.training.data import Images, Resident, as_float, augmented, window, worker_order
+from sparsepgd.training.data import Images, Resident, as_float, augmented, window, worker_batch, worker_order
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.state import Plain, State
 from sparsepgd.training.team import Team
@@ -115,10 +115,11 @@ class Run:
     @property
     def batch(self) -> int:
         """Number of images in a batch of this worker."""
-        return min(self.settings.batch, len(self.rows)) // self.team.world
+        return worker_batch(len(self.rows), self.settings, self.team)
 
     @property
     def batches(self) -> int:
+        """Number of batches in an epoch."""
         return len(self.rows) // (self.batch * self.team.world)
 
     def train(self, after_epoch: Callable[[], None]) -> None:
