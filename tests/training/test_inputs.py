@@ -97,6 +97,12 @@ def test_images_to_test_on_may_number_the_classes_in_another_order(tmp_path: Pat
     assert torch.equal(trained.test.y, y)
 
 
+@pytest.mark.parametrize("name", ["nothing", "fcn_resnet50", "raft_large"])
+def test_torchvision_networks_must_be_classifiers(name: str) -> None:
+    with pytest.raises(SourceError, match=rf"torchvision has no classifier '{name}'; e\.g\. torchvision:resnet34"):
+        sp.train(f"torchvision:{name}", quadrants(8), "plain", **QUICK)
+
+
 class Tuple(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

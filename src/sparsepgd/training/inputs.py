@@ -103,10 +103,9 @@ def network(name: str, data: Datasets, seed: int) -> Network:
         if kind == "torchvision":
             from torchvision import models
 
-            try:
-                return Network(models.get_model(rest, weights=None, num_classes=data.classes))
-            except ValueError:
-                raise SourceError(f"torchvision has no model {rest!r}; e.g. torchvision:resnet34") from None
+            if rest not in models.list_models(module=models):
+                raise SourceError(f"torchvision has no classifier {rest!r}; e.g. torchvision:resnet34")
+            return Network(models.get_model(rest, weights=None, num_classes=data.classes))
         model = load_model(name).model
         if kind in ("zoo", "trained") or zoo.known(name):
             card = zoo.card(TRAINED, Path(rest)) if kind == "trained" else zoo.card(rest or name)
