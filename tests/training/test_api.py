@@ -188,6 +188,8 @@ def test_images_to_measure_on_are_checked_before_anything_runs(name: str, tmp_pa
         with pytest.raises(error, match=message):
             sp.train(model, (x, y), "plain", out=tmp_path / "run", epochs=1, **{name: wrong}, **QUICK)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
+        sp.train(model, (x, y), "plain", sp.Budget(k=99), epochs=1, **{name: (x, y)}, **QUICK)
     assert same_weights(model, network())
 
 

@@ -37,7 +37,7 @@ from sparsepgd.training.team import Team
 from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
-TESTED = 100  # steps of the attack on the test images
+TESTED = 100  # steps of the attacks on the test images
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +115,11 @@ def train(
         team = Team.of(workers, device)
         images = sources.images(datasets.train, settings, device)
         classes = _class_count(network.model, images, logits)
-        if datasets.test is not None:
-            _check_test(datasets.test, network.model, classes, logits, device)
         settings = replace(settings, augment=settings.augment or sources.default_augment(images.shape))
-        if budget is None and not settings.sparse:  # not trained against, but used to monitor and to measure
+        if budget is None and not settings.sparse:  # only for noise and for measurements
             settings = replace(settings, budget=Budget(k=min(settings.budget.k, images.shape[1] * images.shape[2])))
+        if datasets.test is not None:
+            _check_test(datasets.test, network.model, settings, classes, logits)
         run = _run(network.model, images, settings, validation, classes, logits, team, progress)
         if folder is None:
             run.train(lambda: None)
@@ -147,16 +147,25 @@ def _with_figures(
     if datasets.test is None or not Workers.here().first:
         return trained
     trained = replace(trained, test=datasets.test, set_apart=datasets.apart)
-    some: Any = {"images": 1000 if next(trained.model.parameters()).is_cuda else 200, "steps": TESTED}
+    count = 1000 if next(trained.model.parameters()).is_cuda else 200
     if out is not None:
         datasets.save_test(out)
     if out is None or network.architecture is None:
         asked = trained.model if logits is None else Extracted(trained.model, logits)
-        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, **some))
+        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, count, TESTED))
     card = zoo_entry(
-        trained, out, TRAINED, network.architecture, datasets.test, arguments=network.arguments, data=datasets.name,
-        classes=datasets.test.class_names, command=command, **some,
-    )  # fmt: skip
+        trained,
+        out,
+        TRAINED,
+        network.architecture,
+        datasets.test,
+        arguments=network.arguments,
+        data=datasets.name,
+        classes=datasets.test.class_names,
+        command=command,
+        images=count,
+        steps=TESTED,
+    )
     return replace(trained, figures=Figures(card.clean_accuracy, card.robust, card.measured), card=card)
 
 
@@ -237,12 +246,15 @@ def _class_count(model: nn.Module, images: sources.Images, logits: Extract | Non
     return answer.shape[1]
 
 
-def _check_test(test: Data, model: nn.Module, classes: int, logits: Extract | None, device: torch.device) -> None:
+def _check_test(test: Data, model: nn.Module, settings: Settings, classes: int, logits: Extract | None) -> None:
     """Raise errors about the test images before the training, not after it."""
     check_images(test.x)
     check_labels(test.y, test.x)
     check_classes(test.y, classes)
-    _class_count(model, sources.resident(test.x[:2], test.y[:2], device), logits)
+    first = sources.resident(test.x[:2], test.y[:2], _device(model))
+    _class_count(model, first, logits)
+    for budget in settings.budgets:
+        budget.resolve(first.shape)
 
 
 def _device(model: nn.Module) -> torch.device:
