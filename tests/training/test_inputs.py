@@ -87,14 +87,18 @@ def test_images_to_test_on_without_class_names_have_those_of_the_data(tmp_path: 
     assert trained.card.arguments == {"num_classes": 5}
 
 
-def test_images_to_test_on_may_number_the_classes_in_another_order(tmp_path: Path) -> None:
-    x, y = quadrants(20)
-    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=["a", "b", "c", "d"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_images_to_test_on_may_number_the_classes_in_another_order(by_name: bool, tmp_path: Path) -> None:
+    (x, y), names = quadrants(20), ("a", "b", "c", "d")
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=names)
+    data = f"npz:{tmp_path / 'q.npz'}" if by_name else Data(x, y, names)
     x, y = quadrants(6, seed=1)
-    test = Data(x, 3 - y, ("d", "c", "b", "a"))
-    trained = sp.train(network(), f"npz:{tmp_path / 'q.npz'}", "plain", test=test, **QUICK)
+    trained = sp.train(network(), data, "plain", test=Data(x, 3 - y, names[::-1]), **QUICK)
     assert trained.test is not None
     assert torch.equal(trained.test.y, y)
+    trained = sp.train(network(), data, "plain", test=(x, y), **QUICK)
+    assert trained.test is not None
+    assert trained.test.class_names == names
 
 
 @pytest.mark.parametrize("name", ["nothing", "fcn_resnet50", "raft_large"])

@@ -70,13 +70,11 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
         raise UnsupportedError(f"size={size}; use at least 1, for data by name")
     given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
     if not isinstance(data, str):
-        return Datasets("the data", data, given)
+        names = data.class_names if isinstance(data, Data) else ()
+        return Datasets("the data", data, _numbered(given, names))
     train, own = load_parts(data, size)
-    if given is not None:
-        given = given.for_classes(train.class_names)
-        return Datasets(data, train, Data(given.x, given.y, given.class_names or train.class_names))
-    if own is not None:
-        return Datasets(data, train, own)
+    if given is not None or own is not None:
+        return Datasets(data, train, own if given is None else _numbered(given, train.class_names))
     x, y = train
     if len(x) < 2:
         raise SourceError(
@@ -87,6 +85,14 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
     rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
     first, second = (Data(x[some], y[some], train.class_names) for some in (rows, kept))
     return Datasets(data, first, second, apart=True)
+
+
+def _numbered(test: Data | None, names: tuple[str, ...]) -> Data | None:
+    """Test images with labels in the numbering of the training images, and with their class names if they have none."""
+    if test is None:
+        return None
+    test = test.for_classes(names)
+    return Data(test.x, test.y, test.class_names or names)
 
 
 def network(name: str, data: Datasets, seed: int) -> Network:
