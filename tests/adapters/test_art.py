@@ -98,6 +98,7 @@ def test_a_mask_says_where_pixels_may_change() -> None:
     found = ARTAttack(classifier(model), spgd()).generate(x.numpy(), y.numpy(), mask=mask)
     assert (found != x.numpy())[..., :6].any()
     assert not (found != x.numpy())[..., 6:].any()
+    assert (ARTAttack(classifier(model), spgd()).generate(x.numpy(), y.numpy(), mask=mask.tolist()) == found).all()
     channels = np.zeros((3, 12, 12))
     channels[0] = 1
     with pytest.raises(UnsupportedError, match="channels"):

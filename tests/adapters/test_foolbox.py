@@ -39,8 +39,9 @@ def test_epsilons_are_values_of_k_and_none_is_that_of_the_budget() -> None:
     assert success.shape == (3, len(x))
     assert [int(changed(x, each).max()) for each in clipped] == [1, 7, 30]
     assert bool((success[2] >= success[0]).all())
-    with pytest.raises(UnsupportedError, match=r"k=0\.5"):
-        FoolboxAttack(spgd())(wrapped(model), x, y, epsilons=0.5)
+    for k in (0.5, float("inf")):
+        with pytest.raises(UnsupportedError, match=f"k={k}; the number of pixels or groups"):
+            FoolboxAttack(spgd())(wrapped(model), x, y, epsilons=k)
 
 
 @pytest.mark.parametrize("count", [1, 3])

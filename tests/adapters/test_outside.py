@@ -216,3 +216,5 @@ def test_our_own_errors_come_through_theirs() -> None:
         Outside(sp.Budget(k=5), asks_for_a_gradient)(model, x, y)
     with pytest.raises(UnsupportedError, match=r"returned \(2, 3\)"):
         Outside(sp.Budget(k=5), lambda model, x, y: torch.zeros(2, 3))(model, x, y)
+    with pytest.raises(UnsupportedError, match=r"returned a tuple for images \(2, 3, 12, 12\); expected x_adv"):
+        Outside(sp.Budget(k=5), lambda model, x, y: (x, y))(model, x, y)  # type: ignore[arg-type, return-value]

@@ -258,7 +258,7 @@ def test_without_arguments_digits_are_trained_and_end_up_robust(place: Path, spg
     [
         (("--method", "magic"), "error: method 'magic'; use one of plain"),
         (("--data", "npz:q.npz"), "error: no --model given for the data 'npz:q.npz'; use preact_resnet18"),
-        (("--data", "npz:q.npz", "--model", "torchvision:nothing"), "error: torchvision has no model 'nothing'"),
+        (("--data", "npz:q.npz", "--model", "torchvision:nothing"), "error: torchvision has no classifier 'nothing'"),
         (("--data", "npz:q.npz", "--model", "trained:none"), "error: no trained model in 'none'"),
         (("--recipe", "none.toml"), "error: 'none.toml' cannot be read"),
         (("--recipe", "q.npz"), "error: q.npz is not a valid recipe: 'utf-8' codec can't decode"),

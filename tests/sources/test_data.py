@@ -16,6 +16,7 @@ from sparsepgd import zoo
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import Data, load_data
 from sparsepgd.sources.data import load_parts
+from support.grey_pictures import grey
 
 
 def test_unreadable_data_is_refused(tmp_path: Path) -> None:
@@ -111,4 +112,25 @@ def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: P
     train, test = load_parts(f"npz:{tmp_path / 'two.npz'}")
     assert test is not None
     assert torch.equal(train.x, test.x)
+    np.savez(tmp_path / "three.npz", x_train=x, y_train=y)
+    train, test = load_parts(f"npz:{tmp_path / 'three.npz'}")
+    assert (len(train.x), test) == (2, None)
     assert load_parts("bundled")[1] is None
+
+
+@pytest.mark.parametrize(("classes", "labels"), [(("ant", "cow"), [0, 2]), (("ant", "bee"), [0, 1])])
+def test_a_class_may_have_no_test_images(classes: tuple[str, ...], labels: list[int], tmp_path: Path) -> None:
+    for part, names in (("train", ("ant", "bee", "cow")), ("test", classes)):
+        for name in names:
+            grey(tmp_path / part / name / "1.png", 50)
+    train, test = load_parts(f"folder:{tmp_path}")
+    assert test is not None
+    assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 2], labels)
+    assert train.class_names == test.class_names == ("ant", "bee", "cow")
+
+
+def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
+    for name in ("train/ant", "train/bee", "test/ant", "test/owl"):
+        grey(tmp_path / name / "1.png", 50)
+    with pytest.raises(SourceError, match="has test images of the class 'owl', but no training images; add some"):
+        load_parts(f"folder:{tmp_path}")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from sparsepgd.errors import MissingPackageError, SourceError
 from sparsepgd.sources import load_data
+from sparsepgd.sources.data import load_parts
 from support.grey_pictures import levels
 
 
@@ -48,8 +49,12 @@ def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
     library.DatasetDict({"validation": saved}).save_to_disk(str(tmp_path / "saved"))
     data = load_data(f"hf:{tmp_path / 'saved'}", 3, choose="balanced")
     assert (levels(data.x), data.y.tolist(), data.class_names) == ([0, 2, 1], [0, 1, 0], ("ant", "bee"))
-    with pytest.raises(SourceError, match="has validation; expected one of train"):
+    with pytest.raises(SourceError, match="has the splits validation; expected one of train"):
         load_data(f"hf:{tmp_path / 'saved'}", part="train")
+    library.DatasetDict({"train": saved}).save_to_disk(str(tmp_path / "one"))
+    assert load_parts(f"hf:{tmp_path / 'one'}")[1] is None
+    library.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "two"))
+    assert load_parts(f"hf:{tmp_path / 'two'}")[1] is not None
 
 
 def test_hugging_face_without_its_library_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from sparsepgd import zoo
 from sparsepgd.errors import SourceError
 from sparsepgd.sources import load_data
+from sparsepgd.sources.listings import stacked
 from support.grey_pictures import grey, levels
 
 
@@ -141,6 +142,11 @@ def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
     (folder / "ant" / "a.png").write_text("broken")
     with pytest.raises(SourceError, match="cannot be read as a picture"):
         load_data(f"folder:{folder}")
+
+
+def test_grey_pictures_among_coloured_ones_are_named() -> None:
+    with pytest.raises(SourceError, match=r"^a has 3 channels, but b has 1; convert them to one mode"):
+        stacked(iter([torch.zeros(3, 4, 4), torch.zeros(1, 4, 4)]), ["a", "b"])
 
 
 def test_a_list_of_pictures_and_classes(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +16,10 @@ from torch import nn
 import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.errors import MissingPackageError, NoGradientError, SourceError, UnsupportedError
-from sparsepgd.sources import load_model
+from sparsepgd.sources import Data, load_model
 from sparsepgd.sources.pictures import Framing
 from sparsepgd.zoo.normalise import Normalisation, parse
+from support.tiny_zoo import network, put
 
 FACTORY = """
 import torch, sparsepgd as sp
@@ -47,6 +51,7 @@ def test_zoo_models_come_with_class_names_and_what_is_shown_before_a_run() -> No
     assert source.class_name(12) == "class 12"
     assert source.about == "small-plain: input 32x32; normalised inside the network; 10 classes"
     assert load_model("small-plain").about == source.about  # without zoo: in front
+    assert load_model("small-plain", normalise="none").about == source.about, "the network still normalises its input"
 
 
 def test_a_factory_in_a_file_makes_the_model(tmp_path: Path) -> None:
@@ -114,6 +119,13 @@ def test_a_network_in_a_file_takes_weights_as_training_writes_them(tmp_path: Pat
     torch.save({"state_dict": trained.state_dict()}, tmp_path / "w.pth")
     with pytest.raises(SourceError, match=r"w\.pth' contains more than a state dict; load it in the factory of"):
         load_model(name, weights=tmp_path / "w.pth")
+
+
+def test_a_trained_model_has_the_class_names_of_its_card(tmp_path: Path) -> None:
+    put(tmp_path, "model", network(), classes=["owl", "fox", "elk", "emu"])
+    source = load_model(f"trained:{tmp_path}")
+    assert source.classes == ("owl", "fox", "elk", "emu")
+    assert Data(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("elk", "owl")).for_classes(source.classes).y[0] == 2
 
 
 def test_weights_of_another_network_in_the_folder_of_a_training_are_named(tmp_path: Path) -> None:
@@ -254,6 +266,21 @@ def test_robustbench_loads_by_its_own_loader(tmp_path: Path, monkeypatch: pytest
         load_model("robustbench:Rice2020Overfit")
     with pytest.raises(SourceError, match="use robustbench:DATASET/THREAT/NAME with cifar10"):
         load_model("robustbench:mnist/L1/Any")
+
+
+def test_a_threat_without_models_in_robustbench_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the package, which need not be installed."""
+    cifar10, imagenet, linf = Enum("Keys", {"cifar10": "cifar10", "imagenet": "imagenet", "linf": "Linf"})
+    package: Any = ModuleType("robustbench")
+    package.model_zoo = SimpleNamespace(model_dicts={cifar10: {linf: {"Standard": {}}}, imagenet: {linf: {}}})
+    package.utils = SimpleNamespace(load_model=lambda name, dataset, threat_model: {}[name])
+    monkeypatch.setitem(sys.modules, "robustbench", package)
+    for name, message in (
+        ("imagenet/L2/Standard", "no model 'Standard' for imagenet, L2; see the list of its models"),
+        ("cifar10/Linf/Standart", "no model 'Standart' for cifar10, Linf; did you mean Standard"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            load_model(f"robustbench:{name}")
 
 
 def test_words_of_a_normalisation() -> None:

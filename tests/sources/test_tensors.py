@@ -55,6 +55,7 @@ def test_other_data_is_refused_with_the_reason() -> None:
     shuffled = DataLoader(TensorDataset(x, y), shuffle=True)
     for data, n, message in (
         (3, None, "data of type int; expected a pair"),
+        ({"x": x, "y": y}, None, "data of type dict; expected a pair"),
         ((x, y[:3]), None, "4 images, but 3 labels"),
         ((x, y), 5, "n=5, but the data holds 4 images"),
         (TensorDataset(x, y), 5, "n=5, but the data holds 4 images"),

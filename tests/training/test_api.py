@@ -175,14 +175,33 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
         sp.train(model, (x, y), "plain")
 
 
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_images_to_measure_on_are_checked_before_anything_runs(name: str, tmp_path: Path) -> None:
+    x, y = quadrants(8)
+    model: Any = network()
+    for wrong, error, message in (
+        ((x * 255, y), RangeError, "divide by 255"),
+        ((x, y + 4), LabelError, "label . of image 0; the model has classes 0 to 3"),
+        ((x, y + 0.5), DTypeError, "expected integers"),
+        ((x.expand(-1, 3, -1, -1), y), ModelError, r"the model fails on images of shape \(2, 3, 8, 8\)"),
+    ):
+        with pytest.raises(error, match=message):
+            sp.train(model, (x, y), "plain", out=tmp_path / "run", epochs=1, **{name: wrong}, **QUICK)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
+        sp.train(model, (x, y), "plain", sp.Budget(k=99), epochs=1, **{name: (x, y)}, **QUICK)
+    assert same_weights(model, network())
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (None, "data of type NoneType; expected a pair"),
+        ({"x": torch.zeros(2, 1, 8, 8)}, "data of type dict; expected a pair"),
         ("nothing", "no data .nothing.; use bundled, digits"),
         ((torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64)), "the data holds no images"),
     ],
-    ids=["none", "name", "empty"],
+    ids=["none", "dict", "name", "empty"],
 )
 def test_what_holds_no_images_is_refused(data: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):

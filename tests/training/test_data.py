@@ -42,6 +42,8 @@ def test_workers_divide_every_batch_of_one_process_among_them() -> None:
     assert not torch.equal(alone.flatten(), worker_order(rows, SETTINGS, 4, Team()))
     with pytest.raises(UnsupportedError, match="batch=12 for 5 workers"):
         worker_order(rows, SETTINGS, 0, Team(0, 5))
+    with pytest.raises(UnsupportedError, match="2 training images for 3 workers; use at most 2 workers"):
+        worker_order(rows[:2], SETTINGS, 0, Team(0, 3))
 
 
 def test_held_out_images_are_not_trained_on() -> None:
@@ -84,6 +86,7 @@ def test_a_dataset_is_read_once_if_it_fits_or_is_streamed_if_asked_for(kind: typ
     wanted = replace(SETTINGS, resident=None if kind is Resident else False)
     assert isinstance(images(TensorDataset(*quadrants(4)), wanted, CPU), kind)
     assert isinstance(images(quadrants(4), wanted, CPU), kind)
+    assert isinstance(images(list(zip(*quadrants(4), strict=True)), wanted, CPU), kind)
 
 
 def test_a_stream_without_numbers_is_refused() -> None:
@@ -93,6 +96,9 @@ def test_a_stream_without_numbers_is_refused() -> None:
 
     with pytest.raises(SourceError, match="use a map-style Dataset"):
         images(DataLoader(Endless()), SETTINGS, CPU)
+    for data in (Endless(), 5):
+        with pytest.raises(SourceError, match=r"resident=False with data of type (Endless|int); expected a pair"):
+            images(data, replace(SETTINGS, resident=False), CPU)
 
 
 def test_photographs_are_augmented_and_digits_are_not() -> None:

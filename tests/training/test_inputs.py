@@ -77,6 +77,36 @@ def test_images_to_test_on_may_be_handed_over_and_give_figures_without_a_folder(
     assert (alone.figures, alone.test) == (None, None)
 
 
+def test_images_to_test_on_without_class_names_have_those_of_the_data(tmp_path: Path) -> None:
+    x, y = quadrants(20)
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=["a", "b", "c", "d", "e"])
+    name, model = f"npz:{tmp_path / 'q.npz'}", "digits_resnet"
+    trained = sp.train(model, name, "plain", test=quadrants(6, seed=1), out=tmp_path / "run", device="cpu", **QUICK)
+    assert trained.card is not None
+    assert trained.card.classes == ["a", "b", "c", "d", "e"]
+    assert trained.card.arguments == {"num_classes": 5}
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_images_to_test_on_may_number_the_classes_in_another_order(by_name: bool, tmp_path: Path) -> None:
+    (x, y), names = quadrants(20), ("a", "b", "c", "d")
+    np.savez(tmp_path / "q.npz", x=x.numpy(), y=y.numpy(), class_names=names)
+    data = f"npz:{tmp_path / 'q.npz'}" if by_name else Data(x, y, names)
+    x, y = quadrants(6, seed=1)
+    trained = sp.train(network(), data, "plain", test=Data(x, 3 - y, names[::-1]), **QUICK)
+    assert trained.test is not None
+    assert torch.equal(trained.test.y, y)
+    trained = sp.train(network(), data, "plain", test=(x, y), **QUICK)
+    assert trained.test is not None
+    assert trained.test.class_names == names
+
+
+@pytest.mark.parametrize("name", ["nothing", "fcn_resnet50", "raft_large"])
+def test_torchvision_networks_must_be_classifiers(name: str) -> None:
+    with pytest.raises(SourceError, match=rf"torchvision has no classifier '{name}'; e\.g\. torchvision:resnet34"):
+        sp.train(f"torchvision:{name}", quadrants(8), "plain", **QUICK)
+
+
 class Tuple(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
@@ -90,8 +120,10 @@ class Tuple(torch.nn.Module):
     ("words", "message"),
     [
         ({"model": network(), "device": "cpu"}, "device='cpu' was given with a module"),
+        ({"validation": quadrants(4), "held_out": 3}, "held_out=3 with validation images; use one of them"),
         ({"size": 8}, "size=8; use at least 1, for data by name"),
         ({"data": TensorDataset(*quadrants(8))}, r"data are of type TensorDataset; use a pair \(x, y\)"),
+        ({"data": list(zip(*quadrants(8), strict=True))}, r"data are of type list; use a pair \(x, y\)"),
     ],
 )
 def test_what_does_not_go_together_is_refused(words: dict[str, Any], message: str) -> None:

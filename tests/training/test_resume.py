@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import sparsepgd as sp
 from sparsepgd.errors import SourceError, UnsupportedError
@@ -110,6 +111,15 @@ def test_kill_9_and_resume_gives_the_weights_of_an_undisturbed_run(tmp_path: Pat
     first, second = (records.load(folder).curves for folder in (killed, whole))
     assert first["loss"] == second["loss"]
     assert first["robust"] == second["robust"]
+
+
+def test_two_layers_may_share_their_weights(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), *(torch.nn.Linear(64, 64) for _ in range(2)))
+    model[2].weight = model[1].weight
+    sp.train(model, quadrants(), "plain", epochs=1, out=tmp_path, **QUICK)
+    written = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(written["1.weight"], model[1].weight)
+    assert torch.equal(written["2.weight"], model[1].weight)
 
 
 def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ class ARTAttack(EvasionAttack):
         options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
         options |= _range(self.estimator.clip_values).maps
         true, options["target"] = (unknown(labels), labels) if self.targeted else (labels, None)
-        search = self.attack if mask is None else _masked(self.attack, self._torch(np.broadcast_to(mask != 0, x.shape)))
+        search = self.attack
+        if mask is not None:
+            search = _masked(search, self._torch(np.broadcast_to(np.asarray(mask) != 0, x.shape)))
         found = self._numpy(attacked(search, self._model(), images, true, **options))
         whole: Array = np.where(found != self._numpy(images), found, x)
         return whole.astype(x.dtype if np.issubdtype(x.dtype, np.floating) else found.dtype, copy=False)

@@ -57,7 +57,7 @@ class FoolboxAttack(FixedEpsilonAttack):
                 f"criterion {criterion!r} is not supported; use Misclassification(...) or "
                 "TargetedMisclassification(...)"
             )
-        if int(epsilon) != epsilon:
+        if not float(epsilon).is_integer():
             raise UnsupportedError(f"k={epsilon}; the number of pixels or groups that may change must be an integer")
         attack = self.attack.with_budget(lambda budget: dataclasses.replace(budget, k=int(epsilon)))
         maps = Range(*model.bounds).maps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ PACKAGES = {  # prefix of the name -> module with the attacks
     "adv-lib": "adv_lib.attacks",
 }
 STEPS = ("steps", "num_steps", "max_iter")  # their names for the number of steps
-# arguments that pass the budget to an attack, from k and the share of all values in k groups
-TOLD: dict[str, Callable[[int, float], dict[str, Any]]] = {
+# the budget as arguments of an attack, from k and the share of all values in k groups
+BUDGETS: dict[str, Callable[[int, float], dict[str, Any]]] = {
     "torchattacks:JSMA": lambda k, share: {"gamma": share},
     "torchattacks:OnePixel": lambda k, share: {"pixels": k},
     "art:PixelAttack": lambda k, share: {"th": k},
@@ -94,18 +95,19 @@ class Outside(Standalone):
         with seeded(seed):
             found = self.call(model, images.x.clone(), images.y.clone())
         count = len(images.x)
-        oracle.forwards.add_(-(-model.forwards // count))
-        oracle.backwards.add_(-(-model.backwards // count))
+        oracle.forwards.add_(math.ceil(model.forwards / count))
+        oracle.backwards.add_(math.ceil(model.backwards / count))
         return self._within(threat, images, found.detach().to(images.x))
 
     def call(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """The result of the attack, unchanged."""
         try:
-            if not isinstance(self.theirs, str):
-                return self.theirs(model, x, y)
-            package, kind = self.theirs.partition(":")[0], _found(self.theirs)
-            x_adv: Tensor = _run(package, kind, self._settings(kind, x), model, x, y)
-            return x_adv
+            found: Any
+            if isinstance(self.theirs, str):
+                package, kind = self.theirs.partition(":")[0], _found(self.theirs)
+                found = _run(package, kind, self._settings(kind, x), model, x, y)
+            else:
+                found = self.theirs(model, x, y)
         except (SparsePGDError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -113,22 +115,28 @@ class Outside(Standalone):
             raise UnsupportedError(
                 f"{self.name} failed with {type(error).__name__}: {message}; change its settings or omit this attack"
             ) from error
+        if not isinstance(found, Tensor) or found.shape != x.shape:
+            what = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise UnsupportedError(
+                f"{self.name} returned {what} for images {tuple(x.shape)}; expected x_adv of this shape"
+            )
+        return found
 
     def _settings(self, kind: Any, x: Tensor) -> dict[str, Any]:
         """Our settings (budget, steps if given, no progress bars), overridden by those of the caller."""
-        values = 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
-        told, k = TOLD.get(self.name), self.budget.k
-        known = told(k, k * values / x[0].numel()) if told else {}
-        if self.steps is not None:
-            known[_steps_word(kind) or ""] = self.steps
+        ours: dict[str, Any] = {}
+        if self.name in BUDGETS:
+            k, values = self.budget.k, 1 if isinstance(self.budget.pattern, Features) else x.shape[1]
+            ours |= BUDGETS[self.name](k, k * values / x[0].numel())
+        steps = _steps_word(kind)
+        if self.steps is not None and steps is not None:
+            ours[steps] = self.steps
         if "verbose" in inspect.signature(kind).parameters:
-            known["verbose"] = False
-        return {**known, **self.settings}
+            ours["verbose"] = False
+        return {**ours, **self.settings}
 
     def _within(self, threat: Threat, images: Images, found: Tensor) -> Tensor:
         """The k groups that changed most, within the box; x elsewhere, and where the result is not finite."""
-        if found.shape != images.x.shape:
-            raise UnsupportedError(f"{self.name} returned {tuple(found.shape)} for images {tuple(images.x.shape)}")
         found = torch.where(found.isfinite(), found, images.x)
         if self.quantize:
             found = (found * LEVELS).round() / LEVELS

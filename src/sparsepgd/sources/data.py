@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import get_args
 
@@ -63,9 +64,10 @@ class Data(tuple[Tensor, Tensor]):
 
     def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Class names by number, for a model whose names are `names`: those of the data, unless these are numbers."""
-        own = self.class_names
-        theirs = [i < len(names) and (i >= len(own) or own[i].isdigit()) for i in range(max(len(own), len(names)))]
-        return tuple(names[i] if named else own[i] for i, named in enumerate(theirs))
+        return tuple(
+            theirs if own is None or (own.isdigit() and theirs is not None) else own
+            for own, theirs in zip_longest(self.class_names, names)
+        )
 
     def disagreement(self, names: tuple[str, ...]) -> str | None:
         """A message if the model has another name for a class of the data, so that the labels may be wrong."""
@@ -112,10 +114,18 @@ def images_in(name: str, part: Part = "test") -> int:
 
 
 def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
-    """All training images and all test images; None for the latter if the source has no such split."""
+    """All training images and all test images, with labels in the numbering of the training images; None for the test
+    images if the source has no such split."""
     listing = _listing(name, "train")
     train = _read(listing, name, None, size, "train", None)
-    return train, load_data(name, size=size) if listing.split else None
+    if not listing.split:
+        return train, None
+    test = load_data(name, size=size).for_classes(train.class_names)
+    if unknown := [one for one in test.class_names if one not in train.class_names]:
+        raise SourceError(
+            f"{name} has test images of the class {unknown[0]!r}, but no training images; add some, or remove the class"
+        )
+    return train, Data(test.x, test.y, train.class_names)
 
 
 def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:

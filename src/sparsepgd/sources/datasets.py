@@ -191,14 +191,15 @@ def hugging_face(name: str, part: Part) -> Listing:
         raise SourceError(
             f"hf:{name} cannot be loaded: {reason}; use a name on the Hugging Face Hub or a saved folder"
         ) from None
-    parts = isinstance(found, dict)
-    if parts:
-        split = next((one for one in SPLITS[part] if one in found), None)
-        if split is None:
+    split = False
+    if isinstance(found, dict):
+        splits = {which: next((one for one in known if one in found), None) for which, known in SPLITS.items()}
+        chosen, split = splits[part], all(splits.values())
+        if chosen is None:
             raise SourceError(f"hf:{name} has the splits {', '.join(found)}; expected one of {', '.join(SPLITS[part])}")
-        found = found[split]
+        found = found[chosen]
     picture, label, names = _columns(library, found, name)
-    return Listing(found[label][:], partial(_read, lambda i: found[i][picture], name), names, split=parts)
+    return Listing(found[label][:], partial(_read, lambda i: found[i][picture], name), names, split=split)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import json
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Exported(nn.Module):
             raise SourceError(f"{str(path)!r} cannot be read as an exported program: {first_line(error)}") from error
         names = program.graph_signature.user_inputs
         values = [node.meta["val"] for node in program.graph.nodes if node.name in names and "val" in node.meta]
-        self.shape = _single([tuple(side if isinstance(side, int) else None for side in v.shape) for v in values], path)
+        self.shape = _input_shape([value.shape for value in values], path)
         self.program = program.module()
         self.training = False
 
@@ -69,7 +69,7 @@ class Onnx(nn.Module):
         except Exception as error:
             raise SourceError(f"{str(path)!r} cannot be read as ONNX: {first_line(error)}") from None
         inputs = self.session.get_inputs()
-        self.shape = _single([tuple(s if isinstance(s, int) else None for s in one.shape) for one in inputs], path)
+        self.shape = _input_shape([one.shape for one in inputs], path)
         self.input, self.kind = inputs[0].name, torch.float16 if "float16" in inputs[0].type else torch.float32
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -94,7 +94,9 @@ def in_batches(call: Callable[[Tensor], Tensor], x: Tensor, size: int | None) ->
     return torch.cat([call(part) for part in torch.split(filled, size)])[: len(x)]
 
 
-def _single(shapes: list[Shape], path: Path) -> Shape:
+def _input_shape(inputs: Sequence[Sequence[Any]], path: Path) -> Shape:
+    """The shape of the only input; sides that are not fixed are symbols or names in `inputs`."""
+    shapes: list[Shape] = [tuple(side if isinstance(side, int) else None for side in shape) for shape in inputs]
     if len(shapes) != 1 or len(shapes[0]) < 2:
         raise SourceError(f"{str(path)!r} takes inputs {shapes}; expected a single input, e.g. images (B, C, H, W)")
     shape = shapes[0]

@@ -80,6 +80,10 @@ def stacked(pictures: Iterable[Tensor], names: Sequence[str]) -> Tensor:
     for i, (name, picture) in enumerate(zip(names, pictures, strict=True)):
         if i == 0:
             whole = picture.new_empty(len(names), *picture.shape)
+        if picture.shape[0] != whole.shape[1]:
+            raise SourceError(
+                f"{names[0]} has {whole.shape[1]} channels, but {name} has {picture.shape[0]}; convert them to one mode"
+            )
         if picture.shape != whole.shape[1:]:
             first, other = (f"{shape[-1]}x{shape[-2]}" for shape in (whole.shape, picture.shape))
             raise SourceError(f"{names[0]} is {first}, {name} is {other}; use --size to resize them")
@@ -156,7 +160,7 @@ def of_npz(path: Path, part: str) -> Listing:
 
 
 def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Images, labels, class names, and whether the arrays are named as training or test images."""
+    """Images, labels, class names, and whether the file has both training and test images."""
     if not path.exists():
         raise SourceError(f"no file {str(path)!r}; give an npz file with arrays x and y")
     try:
@@ -168,11 +172,13 @@ def _arrays(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array")
             there = set(file.files)
-            split = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
-            if not split[part] and not {"x", "y"} <= there:
+            named = {one: {f"x_{one}", f"y_{one}"} <= there for one in get_args(Part)}
+            plain = {"x", "y"} <= there  # stands for a part that is not named
+            if not named[part] and not plain:
                 raise ValueError(f"it holds {', '.join(sorted(file.files)) or 'nothing'}")
-            end = f"_{part}" if split[part] else ""
-            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), any(split.values())
+            end = f"_{part}" if named[part] else ""
+            split = all(named.values()) or (any(named.values()) and plain)
+            return file[f"x{end}"], file[f"y{end}"], np.atleast_1d(file.get("class_names", [])), split
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = f"{first_line(error)}; expected arrays x and y, as numpy.savez writes them"
         raise SourceError(f"{str(path)!r} cannot be read as npz: {reason}") from None

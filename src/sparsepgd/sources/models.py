@@ -76,46 +76,50 @@ def load_model(
     run in any case. `normalise`: overrides the normalisation of the source: imagenet, cifar10, cifar100, none or
     ``0.5,0.5,0.5/0.2,0.2,0.2``.
     """
-    kind, _, rest = name.partition(":")
-    makers: dict[str, Callable[[], Source]] = {
-        "zoo": lambda: _from_zoo(rest),
-        "trained": lambda: _trained(rest),
-        "torchvision": lambda: _from_torchvision(rest, weights, trust),
-        "timm": lambda: _from_timm(rest, weights, trust),
-        "robustbench": lambda: _from_robustbench(rest),
-    }
-    suffix = Path(kind).suffix
-    if kind in makers:
-        source = makers[kind]()
-    elif suffix == ".py":
-        made = factories.call(Path(kind), rest)
-        if not isinstance(made, nn.Module | Source):
-            raise SourceError(f"{name} returned a {type(made).__name__}; expected a torch.nn.Module or a Source")
-        source = made if isinstance(made, Source) else Source(f"{Path(kind).stem}:{rest}", made)
-    elif kind in ARCHITECTURES:
-        source = _from_architecture(name, weights, trust)
-    elif suffix in (".pt2", ".onnx", ".pt", ".pth"):
-        source = _from_archive(Path(name), trust)
-    elif zoo.known(name):
-        source = _from_zoo(name)
-    else:
-        raise SourceError(
-            f"no model {name!r}; use zoo:NAME (spgd zoo lists them), trained:FOLDER, torchvision:NAME, timm:NAME, "
-            "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model, FILE.pt2, "
-            f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
-        )
+    kind = name.partition(":")[0]
+    is_factory = Path(kind).suffix == ".py"
+    source = _source(name, weights, trust)
     if any(one.is_meta for one in chain(source.model.parameters(), source.model.buffers())):
         raise SourceError(f"{name} holds no values, its weights are on the device meta; build it on the CPU")
-    if weights is not None and not (kind in ("torchvision", "timm") or suffix == ".py" or kind in ARCHITECTURES):
+    if weights is not None and not (is_factory or kind in ("torchvision", "timm") or kind in ARCHITECTURES):
         raise SourceError(
             f"{name} has its own weights; use --weights only with torchvision:, timm:, FILE.py:FACTORY or a network"
         )
     how = source.normalisation if normalise is None else parse(normalise)
-    if isinstance(how, str) or how is None:
-        source = replace(source, normalisation=how or "not at all")
-    else:
+    if isinstance(how, Normalisation):
         source = replace(source, model=Normalised(source.model, how), normalisation=how)
-    return _filled(source, weights, trust) if suffix == ".py" and weights is not None else source
+    elif not isinstance(source.normalisation, str):  # text describes what the network does itself
+        source = replace(source, normalisation="not at all")
+    return _filled(source, weights, trust) if is_factory and weights is not None else source
+
+
+def _source(name: str, weights: str | Path | None, trust: bool) -> Source:
+    """The model, not yet normalised; one of a factory without the weights."""
+    kind, _, rest = name.partition(":")
+    suffix = Path(kind).suffix
+    if kind == "zoo":
+        return _from_zoo(rest)
+    if kind == "trained":
+        return _from_training(rest)
+    if kind == "torchvision":
+        return _from_torchvision(rest, weights, trust)
+    if kind == "timm":
+        return _from_timm(rest, weights, trust)
+    if kind == "robustbench":
+        return _from_robustbench(rest)
+    if kind in ARCHITECTURES:
+        return _from_architecture(name, weights, trust)
+    if suffix == ".py":
+        return _from_factory(Path(kind), rest)
+    if suffix in (".pt2", ".onnx", ".pt", ".pth"):
+        return _from_archive(Path(name), trust)
+    if zoo.known(name):
+        return _from_zoo(name)
+    raise SourceError(
+        f"no model {name!r}; use zoo:NAME (spgd zoo lists them), trained:FOLDER, torchvision:NAME, timm:NAME, "
+        "robustbench:NAME, FILE.py:FACTORY, where FACTORY() returns a model, FILE.pt2, "
+        f"FILE.onnx, or, with weights, {', '.join(ARCHITECTURES)}"
+    )
 
 
 def _from_zoo(name: str) -> Source:
@@ -123,12 +127,13 @@ def _from_zoo(name: str) -> Source:
     return Source(name, network, tuple(about.classes), _side(about.architecture), _inside(network))
 
 
-def _trained(folder: str) -> Source:
+def _from_training(folder: str) -> Source:
     if not (Path(folder) / f"{TRAINED}.json").is_file():
         file = Path(folder) / f"{TRAINED}.safetensors"
         own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
         raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
-    return Source(folder, zoo.load(TRAINED, Path(folder)), normalisation="inside the network, if at all")
+    classes = tuple(zoo.card(TRAINED, Path(folder)).classes)
+    return Source(folder, zoo.load(TRAINED, Path(folder)), classes, normalisation="inside the network, if at all")
 
 
 def _from_architecture(name: str, weights: str | Path | None, trust: bool) -> Source:
@@ -209,12 +214,21 @@ def _from_robustbench(name: str) -> Source:
         )
     except KeyError:
         zoos = model_zoo.model_dicts
-        known = next(zoos[d][t] for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat))
+        known = [one for d in zoos for t in zoos[d] if (d.value, t.value) == (dataset, threat) for one in zoos[d][t]]
         raise SourceError(
             f"RobustBench has no model {model!r} for {dataset}, {threat}; {_similar(model, known)}"
         ) from None
     classes = zoo.CIFAR10_CLASSES if dataset == "cifar10" else ()
     return Source(f"robustbench:{name}", found, classes, ROBUSTBENCH[dataset], "by RobustBench, inside the model")
+
+
+def _from_factory(path: Path, factory: str) -> Source:
+    made = factories.call(path, factory)
+    if isinstance(made, Source):
+        return made
+    if not isinstance(made, nn.Module):
+        raise SourceError(f"{path}:{factory} returned a {type(made).__name__}; expected a torch.nn.Module or a Source")
+    return Source(f"{path.stem}:{factory}", made)
 
 
 def _from_archive(path: Path, trust: bool) -> Source:
@@ -262,6 +276,7 @@ def _with_weights(
 
 
 def _fetched(load: Callable[[], nn.Module], name: str, origin: str) -> nn.Module:
+    """A pretrained model. A KeyError passes: RobustBench raises it for an unknown name."""
     try:
         return load().eval()
     except KeyError:

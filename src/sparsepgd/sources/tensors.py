@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from sparsepgd.errors import SourceError
+
+
+def is_pair(data: Any) -> bool:
+    """Whether the data are images and labels as two arrays, not a list of (image, label)."""
+    return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray)
 
 
 def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
@@ -26,7 +31,7 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(data.sampler, RandomSampler):
             raise SourceError("the DataLoader shuffles, so the images would differ between runs; use shuffle=False")
         x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
-    elif isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray):
+    elif is_pair(data):
         x, y = (torch.as_tensor(part)[:n] for part in data)
         if len(x) != len(y):
             raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label per image")
@@ -34,7 +39,7 @@ def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
             raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):
         x, y = _gather(iter(data), n)
-    elif isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
         x, y = _gather((data[i] for i in range(len(data) if n is None else min(n, len(data)))), n)
     else:
         raise SourceError(

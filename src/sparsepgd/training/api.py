@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ from sparsepgd.training.team import Team
 from sparsepgd.zoo import Card
 
 CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
-TESTED = 100  # steps of the attack on the test images
+TESTED = 100  # steps of the attacks on the test images
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +93,8 @@ def train(
     worker measures.
     """
     settings = make_settings(method, budget or Budget(k=20), {"epochs": epochs, **options})
+    if validation is not None and settings.held_out:
+        raise UnsupportedError(f"held_out={settings.held_out} with validation images; use one of them")
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True needs a folder; pass out=...")
     if isinstance(model, nn.Module) and device is not None:
@@ -114,8 +116,10 @@ def train(
         images = sources.images(datasets.train, settings, device)
         classes = _class_count(network.model, images, logits)
         settings = replace(settings, augment=settings.augment or sources.default_augment(images.shape))
-        if budget is None and not settings.sparse:
+        if budget is None and not settings.sparse:  # only for noise and for measurements
             settings = replace(settings, budget=Budget(k=min(settings.budget.k, images.shape[1] * images.shape[2])))
+        if datasets.test is not None:
+            _check_test(datasets.test, network.model, settings, classes, logits)
         run = _run(network.model, images, settings, validation, classes, logits, team, progress)
         if folder is None:
             run.train(lambda: None)
@@ -143,16 +147,25 @@ def _with_figures(
     if datasets.test is None or not Workers.here().first:
         return trained
     trained = replace(trained, test=datasets.test, set_apart=datasets.apart)
-    some: Any = {"images": 1000 if next(trained.model.parameters()).is_cuda else 200, "steps": TESTED}
+    count = 1000 if next(trained.model.parameters()).is_cuda else 200
     if out is not None:
         datasets.save_test(out)
     if out is None or network.architecture is None:
         asked = trained.model if logits is None else Extracted(trained.model, logits)
-        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, **some))
+        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, count, TESTED))
     card = zoo_entry(
-        trained, out, TRAINED, network.architecture, datasets.test, arguments=network.arguments, data=datasets.name,
-        classes=datasets.test.class_names, command=command, **some,
-    )  # fmt: skip
+        trained,
+        out,
+        TRAINED,
+        network.architecture,
+        datasets.test,
+        arguments=network.arguments,
+        data=datasets.name,
+        classes=datasets.test.class_names,
+        command=command,
+        images=count,
+        steps=TESTED,
+    )
     return replace(trained, figures=Figures(card.clean_accuracy, card.robust, card.measured), card=card)
 
 
@@ -166,15 +179,16 @@ def _run(
     team: Team,
     progress: Progress | None,
 ) -> Run:
+    """Build what the training loop needs: the optimizer, the loss, the training attack and the monitor."""
     device, shape = _device(model), images.shape
-    rows, held = torch.arange(len(images)), None  # indices of the training images, and the held-out images
+    held: sources.Resident | None  # monitored, not trained on
     if validation is not None:
-        held = sources.resident(*as_tensors(validation), device)
+        rows, held = torch.arange(len(images)), sources.resident(*as_tensors(validation), device)
     else:
         rows, rest = sources.split(len(images), settings)
         held = images.take(rest) if len(rest) else None
     if held is not None:
-        check_classes(held.y, classes)
+        _class_count(model, held, logits)  # checks the images and all labels
     network = team.network(model, device)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(
@@ -189,23 +203,34 @@ def _run(
     if settings.ema is not None:  # after Mixed, which may change the memory format of the weights
         state.average = [value.detach().clone() for value in state.live]
     objective = Objective(mixed, settings.kind.trades, settings.lam, settings.soft_momentum, team)
-    noisy = times(settings.budget, settings.multi_eps, shape) if settings.noise else None
-    threat = None if noisy is None else noisy.resolve(shape, device)
+    threat = times(settings.budget, settings.multi_eps, shape).resolve(shape, device) if settings.noise else None
     run = Run(
-        settings, images, rows, state, mixed, team.shared(objective, device), adversary(settings, shape), threat,
-        None, team, progress if team.first else None,
-    )  # fmt: skip
-    run.watch = watch(settings, held, run.batch, team) if held is not None else None
+        settings=settings,
+        images=images,
+        rows=rows,
+        state=state,
+        model=mixed,
+        objective=team.shared(objective, device),
+        adversary=adversary(settings, shape),
+        threat=threat,
+        watch=None,
+        team=team,
+        progress=progress if team.first else None,
+    )
+    if held is not None:
+        run.watch = watch(settings, held, run.batch, team)
     return run
 
 
 def _changes(settings: Settings, images: sources.Images, device: torch.device) -> list[Changes]:
     """Storage for the perturbation of each image under each budget, if they are kept."""
-    edge = sources.border(images.shape, settings.augment or "none")
+    if not settings.keep:
+        return []
+    shape, edge = images.shape, sources.border(images.shape, settings.augment or "none")
     made = []
-    for budget in training_budgets(settings, images.shape) if settings.keep else ():
-        cells = min(budget.k * budget.resolve(images.shape).kernel.numel(), images.shape[1] * images.shape[2])
-        made.append(Changes(len(images), cells, images.shape, edge, device))
+    for budget in training_budgets(settings, shape):
+        cells = min(budget.k * budget.resolve(shape).kernel.numel(), shape[1] * shape[2])
+        made.append(Changes(len(images), cells, shape, edge, device))
     return made
 
 
@@ -219,6 +244,17 @@ def _class_count(model: nn.Module, images: sources.Images, logits: Extract | Non
     check_logits(answer)
     check_classes(images.y if isinstance(images, sources.Resident) else sample.y, answer.shape[1])
     return answer.shape[1]
+
+
+def _check_test(test: Data, model: nn.Module, settings: Settings, classes: int, logits: Extract | None) -> None:
+    """Raise errors about the test images before the training, not after it."""
+    check_images(test.x)
+    check_labels(test.y, test.x)
+    check_classes(test.y, classes)
+    first = sources.resident(test.x[:2], test.y[:2], _device(model))
+    _class_count(model, first, logits)
+    for budget in settings.budgets:
+        budget.resolve(first.shape)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -257,21 +293,25 @@ class _RunFolder:
     folder: Path
     run: Run
     configuration: states.Plain
-    seconds: float
+    save_seconds: float
     tensorboard: bool
-    saved: float = 0.0
+    saved: float = 0.0  # time of the last checkpoint
+    writer: Callable[[str, float, int], None] | None = None  # of TensorBoard: curve, value, epoch
 
     def train(self) -> None:
         """Start or resume the run and finish it; the folder is locked."""
         from sparsepgd.runs.folders import Folder
 
+        first = self.run.team.first
         with ExitStack() as stack:
-            stack.enter_context(Folder(self.folder).locked() if self.run.team.first else nullcontext())
-            self.writer = stack.enter_context(_board(self.folder)) if self.tensorboard and self.run.team.first else None
+            if first:
+                stack.enter_context(Folder(self.folder).locked())
+            if first and self.tensorboard:
+                self.writer = stack.enter_context(_board(self.folder))
             states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
             self.saved = time.monotonic()
             self.run.train(self.checkpoint)
-            if self.run.team.first:
+            if first:
                 with self.run.state.averaged():
                     digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
                 self.record(finished=True, weights=digest)
@@ -283,7 +323,7 @@ class _RunFolder:
         if self.writer is not None:
             for name, value in state.latest.items():
                 self.writer(name, value, state.epoch)
-        if state.epoch == self.run.settings.epochs or time.monotonic() - self.saved >= self.seconds:
+        if state.epoch == self.run.settings.epochs or time.monotonic() - self.saved >= self.save_seconds:
             states.save(self.folder / CHECKPOINT, state, self.configuration)
             self.record(finished=False)
             self.saved = time.monotonic()

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.search.noise import Noise, Stream
-from sparsepgd.sources import as_tensors
+from sparsepgd.sources.tensors import as_tensors, is_pair
 from sparsepgd.threat import LEVELS
 from sparsepgd.training.annealing import Window
 from sparsepgd.training.settings import Augment, Settings
@@ -75,7 +75,7 @@ class Resident:
 
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """Images of a Dataset through a DataLoader; only the transforms of the Dataset augment them."""
+    """Images of a Dataset through a DataLoader. They are augmented like others, after the transforms of the Dataset."""
 
     source: Dataset[Any]
     workers: int
@@ -126,28 +126,31 @@ def images(data: Any, settings: Settings, device: torch.device) -> Images:
         if not settings.resident:
             return Streamed(data.dataset, settings.loader_workers or data.num_workers, device)
         data = data.dataset
-    if settings.resident is not False and (settings.resident or _fits(data, device)):
-        x, y = as_tensors(data)
-        return resident(x, y, device)
+    in_memory = _fits(data, device) if settings.resident is None else settings.resident
+    if in_memory:
+        return resident(*as_tensors(data), device)
     if isinstance(data, tuple | list):
-        x, y = as_tensors(data)
-        data = torch.utils.data.TensorDataset(x, y)
+        data = TensorDataset(*as_tensors(data))
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise SourceError(
+            f"resident=False with data of type {type(data).__name__}; expected a pair (x, y) of tensors, a map-style "
+            "Dataset of (image, label) or a DataLoader of one"
+        )
     return Streamed(data, settings.loader_workers, device)
 
 
 def _fits(data: Any, device: torch.device) -> bool:
     """Whether all images fit on the device, with one byte per value."""
-    pair = isinstance(data, tuple | list)
     if isinstance(data, IterableDataset):
         return True  # there is no other way
     try:
-        first = torch.as_tensor(data[0][0])
-    except (TypeError, ValueError, RuntimeError, IndexError):
+        count = len(data[0] if is_pair(data) else data)
+        needed = count * torch.as_tensor(data[0][0]).numel()
+    except (TypeError, ValueError, RuntimeError, LookupError):
         return True  # no images; reading it raises an error that says what it is
-    needed = (len(data[0]) if pair else len(data)) * first.numel()
     if device.type == "cuda":
         return needed < torch.cuda.mem_get_info(device)[0] // SHARE
-    return pair or needed < ON_HOST
+    return isinstance(data, tuple | list) or needed < ON_HOST
 
 
 def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
@@ -159,11 +162,18 @@ def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
     return order[kept:].sort().values, order[:kept].sort().values
 
 
-def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
-    """This worker's part of an epoch's order: every `world`-th image of each batch. All workers have equally many."""
+def worker_batch(count: int, settings: Settings, team: Team) -> int:
+    """Number of images in a batch of one worker, for `count` training images."""
     if settings.batch % team.world:
         raise UnsupportedError(f"batch={settings.batch} for {team.world} workers; use a multiple of their number")
-    batch = min(settings.batch, len(rows) - len(rows) % team.world)
+    if count < team.world:
+        raise UnsupportedError(f"{count} training images for {team.world} workers; use at most {count} workers")
+    return min(settings.batch, count) // team.world
+
+
+def worker_order(rows: Tensor, settings: Settings, epoch: int, team: Team) -> Tensor:
+    """This worker's part of an epoch's order: every `world`-th image of each batch. All workers have equally many."""
+    batch = worker_batch(len(rows), settings, team) * team.world
     order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed_for("order", epoch)))]
     return order[: len(rows) // batch * batch].view(-1, batch)[:, team.rank :: team.world].flatten()
 

@@ -19,7 +19,6 @@ from sparsepgd.search import SparseAutoAttack
 from sparsepgd.threat import Budget
 from sparsepgd.training.state import write_weights
 from sparsepgd.zoo import ALL_RUNS, Card, Figure, load
-from sparsepgd.zoo.networks import PreActResNet
 from sparsepgd.zoo.registry import verified
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def zoo_entry(
     count, kind = sum(p.numel() for p in model.parameters()), trained.settings.kind
     card = Card(
         name=name,
-        description=f"{_family(model)} of {count:,} parameters for {data}; {kind.about}",
+        description=f"{type(model).__name__} of {count:,} parameters for {data}; {kind.about}",
         architecture=architecture,
         arguments=arguments or {},
         classes=list(classes),
@@ -153,14 +152,13 @@ def measure(
     x, y = (part.to(device) for part in test)
     with borrowed(model, device):
         said = Oracle(model, Untargeted()).answers(x, 500).argmax(1)
-    images, robust = min(len(x), images), []
-    for attack in (SparseAutoAttack(one, steps, 2 * steps, version=two) for one in budgets for two in VERSIONS):
-        accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
-        budget = budget_on_card(attack.budget)
-        robust.append(Figure(attack.name, accuracy, images, **budget, steps=steps, queries=2 * steps))
+    clean_accuracy = round(float((said == y).float().mean()), 5)
+    images, queries, robust = min(len(x), images), 2 * steps, []
+    for budget in budgets:
+        for version in VERSIONS:
+            attack = SparseAutoAttack(budget, steps, queries, version=version)
+            accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
+            limits = budget_on_card(budget)
+            robust.append(Figure(attack.name, accuracy, images, **limits, steps=steps, queries=queries))
     how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
-    return Figures(round(float((said == y).float().mean()), 5), robust, how)
-
-
-def _family(model: nn.Module) -> str:
-    return "PreActResNet" if isinstance(model, PreActResNet) else type(model).__name__
+    return Figures(clean_accuracy, robust, how)

@@ -17,6 +17,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
 from sparsepgd.sources.data import load_parts
+from sparsepgd.sources.tensors import is_pair
 from sparsepgd.zoo.checkpoints import has_choice
 from sparsepgd.zoo.registry import ARCHITECTURES
 
@@ -43,7 +44,7 @@ class Datasets:
     @property
     def classes(self) -> int:
         """The number of classes: that of the names, or of the labels of all images."""
-        if not isinstance(self.train, tuple | list):
+        if not is_pair(self.train):
             raise UnsupportedError(
                 f"a network by name needs tensors, but the data are of type {type(self.train).__name__}; use a pair "
                 "(x, y)"
@@ -69,10 +70,11 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
         raise UnsupportedError(f"size={size}; use at least 1, for data by name")
     given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
     if not isinstance(data, str):
-        return Datasets("the data", data, given)
+        names = data.class_names if isinstance(data, Data) else ()
+        return Datasets("the data", data, _numbered(given, names))
     train, own = load_parts(data, size)
     if given is not None or own is not None:
-        return Datasets(data, train, given or own)
+        return Datasets(data, train, own if given is None else _numbered(given, train.class_names))
     x, y = train
     if len(x) < 2:
         raise SourceError(
@@ -83,6 +85,14 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
     rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
     first, second = (Data(x[some], y[some], train.class_names) for some in (rows, kept))
     return Datasets(data, first, second, apart=True)
+
+
+def _numbered(test: Data | None, names: tuple[str, ...]) -> Data | None:
+    """Test images with labels in the numbering of the training images, and with their class names if they have none."""
+    if test is None:
+        return None
+    test = test.for_classes(names)
+    return Data(test.x, test.y, test.class_names or names)
 
 
 def network(name: str, data: Datasets, seed: int) -> Network:
@@ -99,10 +109,9 @@ def network(name: str, data: Datasets, seed: int) -> Network:
         if kind == "torchvision":
             from torchvision import models
 
-            try:
-                return Network(models.get_model(rest, weights=None, num_classes=data.classes))
-            except ValueError:
-                raise SourceError(f"torchvision has no model {rest!r}; e.g. torchvision:resnet34") from None
+            if rest not in models.list_models(module=models):
+                raise SourceError(f"torchvision has no classifier {rest!r}; e.g. torchvision:resnet34")
+            return Network(models.get_model(rest, weights=None, num_classes=data.classes))
         model = load_model(name).model
         if kind in ("zoo", "trained") or zoo.known(name):
             card = zoo.card(TRAINED, Path(rest)) if kind == "trained" else zoo.card(rest or name)

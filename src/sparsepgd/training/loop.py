@@ -21,7 +21,7 @@ from sparsepgd.problem.oracle import borrowed
 from sparsepgd.search import Attack, SparseAnneal, SparsePGD
 from sparsepgd.threat import Threat
 from sparsepgd.training.adversaries import Adversary, sparse_noise
-from sparsepgd.training.data import Images, Resident, as_float, augmented, window, worker_order
+from sparsepgd.training.data import Images, Resident, as_float, augmented, window, worker_batch, worker_order
 from sparsepgd.training.settings import Settings
 from sparsepgd.training.state import Plain, State
 from sparsepgd.training.team import Team
@@ -45,11 +45,11 @@ class Watch:
     team: Team
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        device = self.images.x.device
-        right, numbers = torch.zeros(2, device=device), torch.arange(len(self.images), device=device)
-        for first in range(self.team.rank * self.size, len(numbers), self.size * self.team.world):
-            rows = (torch.arange(first, first + self.size, device=device)) % len(numbers)  # the last batch repeats
-            new = torch.arange(first, first + self.size, device=device) < len(numbers)
+        device, count = self.images.x.device, len(self.images)
+        right = torch.zeros(2, device=device)
+        for first in range(self.team.rank * self.size, count, self.size * self.team.world):
+            numbers = torch.arange(first, first + self.size, device=device)
+            rows, new = numbers % count, numbers < count  # the last batch is filled with images that do not count
             x, y = as_float(self.images.x[rows]), self.images.y[rows]
             with borrowed(model, device), torch.no_grad():
                 clean = robust = (model(x).argmax(1) == y) & new
@@ -58,8 +58,8 @@ class Watch:
                 with borrowed(model, device), torch.no_grad():
                     robust = robust & (model(x_adv).argmax(1) == y)
             right += torch.stack([clean.sum(), robust.sum()]).float()
-        accuracies = dict(zip(("clean", "robust"), (self.team.sum(right) / len(numbers)).tolist(), strict=True))
-        return accuracies if self.attacks else {"clean": accuracies["clean"]}
+        clean_accuracy, robust_accuracy = (self.team.sum(right) / count).tolist()
+        return {"clean": clean_accuracy, "robust": robust_accuracy} if self.attacks else {"clean": clean_accuracy}
 
 
 def watch(settings: Settings, images: Resident, size: int, team: Team) -> Watch:
@@ -115,10 +115,11 @@ class Run:
     @property
     def batch(self) -> int:
         """Number of images in a batch of this worker."""
-        return min(self.settings.batch, len(self.rows)) // self.team.world
+        return worker_batch(len(self.rows), self.settings, self.team)
 
     @property
     def batches(self) -> int:
+        """Number of batches in an epoch."""
         return len(self.rows) // (self.batch * self.team.world)
 
     def train(self, after_epoch: Callable[[], None]) -> None:
@@ -145,17 +146,17 @@ class Run:
         total = torch.zeros(2, device=state.device, dtype=torch.float64)  # loss, correct predictions under attack
         soft = state.targets if state.epoch >= settings.soft_from * settings.epochs else None
         done = state.epoch / max(settings.epochs - 1, 1)
+        augment, augment_seed = settings.augment or "none", settings.seed_for("augment", state.epoch)
+        noise_seed = settings.seed_for("noise", state.epoch)
         self.objective.train()
         for batch in self.images.batches(order, self.batch, settings.seed_for("loader", state.epoch)):
-            seed = settings.seed_for("augment", state.epoch)
-            x = augmented(batch, settings.augment or "none", seed)
+            x = augmented(batch, augment, augment_seed)
             changes = state.changes[settings.turn(state.iteration)] if state.changes else None
             if changes is not None:
-                crop = window(batch, settings.augment or "none", seed)
+                crop = window(batch, augment, augment_seed)
                 batch = replace(batch, kept=crop.of(changes.of(batch.rows)))
             if self.threat is not None:
-                seed = settings.seed_for("noise", state.epoch)
-                x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, seed)
+                x = sparse_noise(x, self.threat, 2 * self.threat.budget.k, batch.rows, noise_seed)
             x_adv = self.adversary(self.model, replace(batch, x=x), state.iteration, done)
             if changes is not None and settings.anneals(state.iteration):
                 changes.put(batch.rows, crop.back(x_adv - x))
@@ -214,11 +215,11 @@ class Run:
             values = curves.setdefault(name, [None] * (done - 1))
             values.append(row[name] if name in row else values[-1])
         self.state.seconds += row["seconds"]
-        alarm = None
-        if self.settings.sparse and self.watch is not None and "robust" in row:
+        warned = any(notice.startswith("catastrophic") for notice in self.state.notices)
+        if self.settings.sparse and self.watch is not None and "robust" in row and not warned:
             alarm = catastrophic(curves, len(self.watch.images))
-        if alarm is not None and not any(notice.startswith("catastrophic") for notice in self.state.notices):
-            self.warn(alarm)
+            if alarm is not None:
+                self.warn(alarm)
 
     def warn(self, message: str) -> None:
         """Issue a warning and store it in the record."""

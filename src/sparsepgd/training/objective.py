@@ -37,23 +37,22 @@ class Objective(nn.Module):
     """One forward pass for the clean images, if the loss contains them, and one for the adversarial images: batch
     normalisation uses only training images, with clean and adversarial images in separate batches."""
 
-    def __init__(self, model: nn.Module, trades: bool, lam: float, keep: float, team: Team) -> None:
+    def __init__(self, model: nn.Module, trades: bool, lam: float, soft_momentum: float, team: Team) -> None:
         super().__init__()
-        self.model, self.trades, self.lam, self.keep = model, trades, lam, keep
+        self.model, self.trades, self.lam, self.soft_momentum = model, trades, lam, soft_momentum
         self.team = team
 
     def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss, the number of correct predictions on x_adv, and the updated soft targets t (B, classes)."""
         clean = self.model(x) if self.trades else None
         logits = self.model(x_adv)
-        shown = logits if clean is None else clean
-        log_p = shown.log_softmax(1)
+        log_p = (logits if clean is None else clean).log_softmax(1)
         if t is None:
             loss = F.nll_loss(log_p, y)
         else:
-            t = self.keep * t + (1 - self.keep) * log_p.detach().exp()
+            t = self.soft_momentum * t + (1 - self.soft_momentum) * log_p.detach().exp()
             w = t.amax(1)
-            # so that the mean of the workers' gradients is the mean over all images
+            # divided by the weights of all workers, so that the mean of their gradients is that over all images
             loss = -(w * (t * log_p).sum(1)).sum() * self.team.world / self.team.sum(w.sum())
         if clean is not None:  # KL(clean || adversarial)
             loss = loss + self.lam * F.kl_div(logits.log_softmax(1), log_p, reduction="batchmean", log_target=True)

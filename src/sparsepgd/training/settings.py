@@ -195,12 +195,12 @@ class Settings:
 
     def turn(self, iteration: int) -> int:
         """The index in `attacked` of the budget for the batch of an iteration."""
-        return self.seed_for("size", iteration) % (max(len(self.multi_size), 1) + len(self.others))
+        return self.seed_for("size", iteration) % len(self.attacked)
 
     def multiple(self, turn: int) -> int:
         """Multi-eps for a budget of `attacked`."""
-        other = turn >= max(len(self.multi_size), 1)
-        return self.multi_eps_others if other and self.multi_eps_others is not None else self.multi_eps
+        is_other = turn >= len(self.attacked) - len(self.others)
+        return self.multi_eps_others if is_other and self.multi_eps_others is not None else self.multi_eps
 
     def anneals(self, iteration: int) -> bool:
         """Whether SparseAnneal, or the random search in place of it, attacks the batch of an iteration; otherwise sPGD
@@ -208,7 +208,7 @@ class Settings:
         return self.kind.adversary == "anneal" and self.seed_for("mixed", iteration) % 1000 >= 1000 * self.mixed
 
     def searches(self, iteration: int) -> bool:
-        """Whether this is the random search, which supports only pixels and features."""
+        """Whether the random search, which supports only pixels and features, attacks the batch of an iteration."""
         drawn = self.seed_for("mixed", iteration) % 1000 >= 1000 * (1 - self.searched)
         return drawn and isinstance(self.attacked[self.turn(iteration)].pattern, ClusterRS.patterns)
 

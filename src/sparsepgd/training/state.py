@@ -118,7 +118,8 @@ class State:
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
     """Write the weights as safetensors, unless the file already holds them; return their sha256."""
-    data = save_tensors({name: value.cpu().contiguous() for name, value in weights.items()})
+    copies = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
+    data = save_tensors(copies)  # it refuses tensors that share memory, as the weights of two layers may
     digest = hashlib.sha256(data).hexdigest()
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         atomic.write(path, data)

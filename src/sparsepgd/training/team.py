@@ -61,7 +61,7 @@ class Team:
         return synced
 
     def shared(self, objective: nn.Module, device: torch.device) -> nn.Module:
-        """The network with gradients that are averaged over all workers."""
+        """The objective with gradients that are averaged over all workers."""
         if self.world == 1:
             return objective
         place = [device] if device.type == "cuda" else None

@@ -32,7 +32,7 @@ State = dict[str, Tensor]
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema", "model_ema", "last", "best")
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "1.")
-MEANS, DEVIATIONS = ("mean", "mu"), ("std", "sigma")
+BUFFERS = (("mean", "std"), ("mu", "sigma"))  # of a normalisation
 BEFORE = ("", "normalize.", "normalise.", "0.")
 RENAMES: dict[str, tuple[tuple[str, str], ...]] = {
     "resnet": ((r"^classifier\.", "linear."),),
@@ -157,10 +157,10 @@ def _is_state(found: Mapping[Any, Any]) -> bool:
 def _normalisation(state: State) -> Normalisation | None:
     """Remove the buffers of a normalisation from `state` and return it."""
     for before in BEFORE:
-        pair = [next((before + key for key in names if before + key in state), None) for names in (MEANS, DEVIATIONS)]
-        if pair[0] is not None and pair[1] is not None:
-            mean, std = (state.pop(key).flatten().tolist() for key in pair if key is not None)
-            return Normalisation.of(mean, std)
+        for mean, std in BUFFERS:
+            if before + mean in state and before + std in state:
+                means, deviations = (state.pop(before + name).flatten().tolist() for name in (mean, std))
+                return Normalisation.of(means, deviations)
     return None
 
 

@@ -41,8 +41,6 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 }
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = "cifar10_test_500"
-
-
 SHARE = {"ge": 0, "le": 1}  # limits that `validation.checked` reads
 ALL_RUNS = "all runs"
 LEAST = 500  # fewest images of a figure that is quoted, if any figure has as many
