@@ -15,10 +15,12 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from sparsepgd.kernels import EAGER, SPLITMIX
-from sparsepgd.kernels.variations import POINTS, varied
+from sparsepgd.kernels.variations import POINTS, UNROLLED, varied
 from sparsepgd.kernels.verdicts import CLASSES, judged
 
-__all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "put", "render", "top_k", "uniform", "varied"]
+__all__ = [
+    "CLASSES", "MOST", "POINTS", "UNROLLED", "Fused", "clip", "judged", "put", "render", "top_k", "uniform", "varied",
+]  # fmt: skip
 
 CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
