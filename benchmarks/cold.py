@@ -133,7 +133,7 @@ def watch(clock: Clock, loads: dict[str, float]) -> None:
     from sparsepgd.problem.rows import tensors
     from sparsepgd.search import attack, graphs, stepwise, table
 
-    def rows(stepper: Any, now: Any, steps: int) -> int:
+    def rows(stepper: Any, now: Any, *_: Any) -> int:
         clock.size = len(next(tensors(now)))
         return clock.size
 

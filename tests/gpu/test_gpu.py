@@ -124,6 +124,19 @@ def test_a_search_changes_over_to_compiled_code_and_records_its_steps_anew(monke
     assert abs(int(result.fooled.sum()) - int(expected.fooled.sum())) <= 2
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_a_gpu_that_is_not_the_current_one_finds_what_the_current_one_finds() -> None:
+    model, x, y = on_gpu()
+    second = torch.device("cuda", (x.device.index + 1) % torch.cuda.device_count())
+    wait(second)
+    expected = ATTACK(model, x, y, engine=Engine("fp32", False))
+    with metered() as meter:
+        result = ATTACK(model.to(second), x.to(second), y.to(second), engine=Engine("fp32", False))
+    assert meter.recorded > 0
+    assert abs(int(result.fooled.sum()) - int(expected.fooled.sum())) <= 2
+    assert torch.cuda.current_device() == x.device.index
+
+
 def test_memory_stays_the_same_from_call_to_call() -> None:
     model, x, y = on_gpu()
     seen = []

@@ -25,6 +25,7 @@ GPU = torch.device("cuda", 0)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     kernels.loading.cache_clear()
     kernels.compiled_before.cache_clear()
     yield
@@ -72,6 +73,17 @@ def test_kernels_that_must_be_compiled_are_not_waited_for(load: Load) -> None:
     assert kernels.ready(GPU)
     assert kernels.kernels(GPU) == "the kernels"
     assert load.devices == [GPU]
+
+
+def test_there_are_no_kernels_for_another_gpu_than_the_current_one_on_which_triton_launches_them(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.may_end.set()
+    second = torch.device("cuda", 1)
+    kernels.wait(second)
+    assert kernels.kernels(second) is None
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert kernels.kernels(second) == "the kernels"
 
 
 def test_a_marker_shows_that_kernels_were_compiled_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

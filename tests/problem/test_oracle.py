@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 
 import pytest
@@ -194,3 +196,19 @@ def test_the_batch_that_the_model_refuses_is_named() -> None:
 
     with pytest.raises(ModelError, match=r"images of shape \(1, 3, 12, 12\): ValueError: expected more than 1 value"):
         logits_of(model, images(5), batch_size=2)
+
+
+def test_the_gpu_of_a_borrowed_model_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        before, current[0] = current[0], device.index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    with borrowed(SmallConvNet(), torch.device("cuda", 1)):
+        assert current == [1]
+    assert current == [0]

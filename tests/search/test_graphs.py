@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from sparsepgd.problem.engine import Meter
 from sparsepgd.problem.rows import clone, join, select, tensors
 from sparsepgd.search import graphs
-from sparsepgd.search.graphs import Stepper
+from sparsepgd.search.graphs import WARM, Recorded, Stepper
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +105,42 @@ def test_a_batch_whose_recording_does_not_fit_into_memory_runs_unrecorded_and_sm
         assert stepper(Rows(torch.zeros(size, 1)), 6).x.tolist() == [[6.0]] * size
         recorded.append(meter.recorded)
     assert recorded == [0, 0, 0, 1]
+
+
+def test_work_whose_recording_does_not_fit_into_memory_goes_on_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that torch keeps for other work, such as a training step, cannot be used by a recording."""
+    tried = []
+
+    def record(work: Any) -> Any:
+        tried.append(work)
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    double = Recorded(lambda x: 2 * x)
+    for one in range(WARM + 3):
+        assert double(torch.tensor(one)).item() == 2 * one
+    assert len(tried) == 1
+
+
+def test_what_a_recording_computed_before_memory_ran_out_is_freed_before_the_steps_that_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Any] = []
+
+    def record(work: Any, before: Any = None) -> Any:
+        activations = torch.zeros(1)
+        kept.append(ref(activations))
+        raise torch.OutOfMemoryError("no room")
+
+    def step(now: Rows) -> Rows:
+        assert not any(one() is not None for one in kept)
+        return Rows(now.x + 1)
+
+    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    stepper: Stepper[Rows] = Stepper(step, graphs=True, meter=Meter())
+    assert stepper(Rows(torch.zeros(3, 1)), 5).x.tolist() == [[5.0]] * 3
+    one_more = Recorded(lambda x: step(Rows(x)).x)
+    assert [one_more(torch.zeros(1)).tolist() for _ in range(WARM + 1)] == [[1.0]] * (WARM + 1)
+    assert len(kept) == 2

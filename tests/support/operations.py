@@ -26,7 +26,7 @@ USERS = (
 class Kernels:
     """Stand-ins for the kernels of a GPU: arbitrary values of the right shapes."""
 
-    MOST = POINTS = CLASSES = 4096
+    MOST = POINTS = CLASSES = UNROLLED = 4096
 
     def uniform(self, seed: Any, stream: int, index: Tensor, step: Tensor, left: int, count: int) -> Tensor:
         return torch.full((len(index), count), 0.5)

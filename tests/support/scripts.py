@@ -66,5 +66,7 @@ def without_gpu(code: str) -> str:
     pytest.importorskip("triton")
     here = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
+    if "only 0-dimensional arrays can be converted to Python scalars" in done.stderr:
+        pytest.skip("the interpreter of this Triton cannot run loops with this NumPy")  # 3.6 with 2.4
     assert done.returncode == 0, done.stderr
     return done.stdout

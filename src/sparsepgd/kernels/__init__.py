@@ -35,8 +35,9 @@ SPLITMIX = tuple(one - (1 << 64) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E
 def kernels(device: torch.device) -> Any:
     """The module with the kernels; None: there are none for this device, or not yet. If they were compiled on this
     machine before, they are loaded in less than a second, for which this waits. Otherwise they are compiled, which
-    takes many seconds, and torch is used meanwhile."""
-    if device.type != "cuda":
+    takes many seconds, and torch is used meanwhile. Triton launches on the current GPU only, so there are none for
+    another one (`borrowed` makes that of the model the current one)."""
+    if device.type != "cuda" or device.index not in (None, torch.cuda.current_device()):
         return None
     future = loading(device)
     return future.result() if future.done() or compiled_before(device) else None

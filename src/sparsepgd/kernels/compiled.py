@@ -15,14 +15,17 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from sparsepgd.kernels import EAGER, SPLITMIX
-from sparsepgd.kernels.variations import POINTS, varied
+from sparsepgd.kernels.variations import POINTS, UNROLLED, varied
 from sparsepgd.kernels.verdicts import CLASSES, judged
 
-__all__ = ["CLASSES", "MOST", "POINTS", "Fused", "clip", "judged", "put", "render", "top_k", "uniform", "varied"]
+__all__ = [
+    "CLASSES", "MOST", "POINTS", "UNROLLED", "Fused", "clip", "judged", "put", "render", "top_k", "uniform", "varied",
+]  # fmt: skip
 
 CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # of random numbers, or entries of images
+BLOCKS = 65535  # most along the second axis of a grid
 ROUNDER = tl.constexpr(1.5 * 2**23)  # a float32 plus this, minus this: rounded, halves to even
 MOST = 1 << 18  # largest number of values for `top_k`
 HELD, PART = 16384, 8192  # values that one block holds; more values are read in parts
@@ -93,6 +96,12 @@ def _grid(x: Tensor) -> tuple[int, int]:
     return triton.cdiv(rows, ROWS), triton.cdiv(channels, CHANNELS)
 
 
+def _in_rows(count: int, entries: int) -> tuple[tuple[int, int], int]:
+    """The grid for `count` rows with so many entries, and the size of a block."""
+    block = max(BLOCK, triton.next_power_of_2(triton.cdiv(entries, BLOCKS)))
+    return (count, triton.cdiv(entries, block)), block
+
+
 # Random numbers
 
 
@@ -124,9 +133,10 @@ def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: 
     out = torch.empty(len(index), count, device=index.device)
     at_seed = isinstance(seed, Tensor)
     if out.numel():
-        _uniform[(len(index), triton.cdiv(count, BLOCK))](
+        grid, block = _in_rows(len(index), count)
+        _uniform[grid](
             seed if at_seed else index, index.contiguous(), step.contiguous(), out, 0 if at_seed else seed, stream,
-            left, count, at_seed, *SPLITMIX, BLOCK,
+            left, count, at_seed, *SPLITMIX, block,
         )  # fmt: skip
     return out
 
@@ -251,8 +261,9 @@ def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels
     mask = mask.contiguous().view(torch.uint8) if mask.dtype == torch.bool else mask.contiguous()
     out, entries = torch.empty_like(x), x[0].numel() if len(x) else 0
     if out.numel():
-        _render[(len(x), triton.cdiv(entries, BLOCK))](
-            p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), BLOCK, enable_fp_fusion=False
+        grid, block = _in_rows(len(x), entries)
+        _render[grid](
+            p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), block, enable_fp_fusion=False
         )
     return out
 
@@ -271,6 +282,6 @@ def put(which: Tensor, new: Tensor, into: Tensor) -> Tensor:
     """Where which (B,) is true, overwrite the rows of into (B, ...), float32 and contiguous, by those of new."""
     entries = into[0].numel() if len(into) else 0
     if into.numel():
-        grid = len(into), triton.cdiv(entries, BLOCK)
-        _put[grid](which.contiguous().view(torch.uint8), new.contiguous(), into, entries, BLOCK)
+        grid, block = _in_rows(len(into), entries)
+        _put[grid](which.contiguous().view(torch.uint8), new.contiguous(), into, entries, block)
     return into

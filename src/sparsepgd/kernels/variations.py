@@ -8,6 +8,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 POINTS = 4096  # largest number for an image: one block holds all of them
+UNROLLED = 16  # largest number of channels: compiling the kernel takes about a second for each of them
 
 
 @triton.jit(do_not_specialize=["height", "width", "drawn", "most"])  # type: ignore[untyped-decorator]
@@ -119,7 +120,8 @@ def varied(
     shares: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
     """The new mask (B, *grid) bool and value (B, C, H, W). `box`: x, low and high. `most`: largest number of points
-    that are reset. `shares`: eps and the constants of clusters.py. Values are float32, points at most POINTS."""
+    that are reset. `shares`: eps and the constants of clusters.py. Values are float32. At most POINTS points and
+    UNROLLED channels."""
     (lanes, height, width), channels = mask.shape[1:], value.shape[1]
     value, *box_ = (one.expand_as(value).contiguous() for one in (value, *box))
     new_mask, new_value = torch.empty(mask.shape, dtype=torch.bool, device=mask.device), torch.empty_like(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import RLock
@@ -229,10 +229,12 @@ def working_device(model: Model, x: Tensor) -> torch.device:
 def borrowed(model: Model, device: torch.device) -> Iterator[None]:
     """The model in evaluation mode with frozen parameters. Modes, flags and random state are restored afterwards.
 
-    Only one thread borrows at a time; others wait.
+    Only one thread borrows at a time; others wait. A GPU is the current one meanwhile, because Triton launches kernels
+    there, and CUDA graphs are recorded there, wherever the tensors are.
     """
     devices = [device] if device.type == "cuda" else []
-    with BORROWING, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
+    current = torch.cuda.device(device) if devices else nullcontext()
+    with BORROWING, current, torch.random.fork_rng(devices=devices), torch.inference_mode(False):
         found = model.modules() if isinstance(model, nn.Module) else ()
         modules = [module for module in found if hasattr(module, "training")]  # a frozen ScriptModule has no mode
         with _ordinary(modules):

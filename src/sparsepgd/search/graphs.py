@@ -6,6 +6,7 @@ Without a graph, a GPU with a small batch waits for the host to launch kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -58,7 +59,8 @@ def _stream(device: int) -> Any:
 
 @dataclass(eq=False)
 class Recorded:
-    """A function of tensors, (*inputs) -> tensor, which is replayed as long as the inputs have the same shapes.
+    """A function of tensors, (*inputs) -> tensor, which is replayed as long as the inputs have the same shapes. If it
+    cannot be recorded, or not within the memory, it is called.
 
     Other tensors that it reads, such as the weights of a model, must stay in place; their values may change.
     """
@@ -77,8 +79,12 @@ class Recorded:
             self.shapes, self.calls, self.graph = shapes, 0, None
         self.calls += 1
         if self.graph is None and self.possible and self.calls > WARM:
-            self.inputs = [one.detach().clone() for one in inputs]
-            recorded = record(lambda: self.function(*self.inputs))
+            recorded = None
+            with suppress(torch.OutOfMemoryError):  # there was enough for work that is not recorded
+                self.inputs = [one.detach().clone() for one in inputs]
+                recorded = record(lambda: self.function(*self.inputs))
+            if recorded is None:
+                torch.cuda.empty_cache()
             self.possible = recorded is not None
             self.graph, self.output = recorded or (None, None)
         if self.graph is None:
@@ -125,23 +131,35 @@ class Stepper(Generic[N]):
             now, steps, self.warm = self._eager(now, cold), steps - cold, self.warm + cold
             if not steps:
                 return now
-            try:
-                static, self.complete = clone(now), ready(first.device)
-                recorded = record(lambda: assign(static, self.step(static)), self.graph)
-            except torch.OutOfMemoryError:  # there was enough for steps that are not recorded
-                self.forget()
-                self.limit = first.numel() - 1
-                torch.cuda.empty_cache()
+            if (static := self._record(now)) is None:
                 return self._eager(now, steps, cold)
-            if recorded is None:
-                self.graphs = False
-                return self._eager(now, steps, cold)
-            self.static, self.graph, self.again = static, recorded[0], True
-            self.meter.recorded += 1
+            self.static = static
         assign(self.static, now)
         for _ in range(steps):
             self.graph.replay()
         return self.static
+
+    def _record(self, now: N) -> N | None:
+        """Record the step, and return its slots; None if that is impossible, or needs more memory than there is.
+
+        An error keeps alive what was computed before it, so memory is freed after the error was handled.
+        """
+        recorded, little = None, False
+        try:
+            static, self.complete = clone(now), ready(next(tensors(now)).device)
+            recorded = record(lambda: assign(static, self.step(static)), self.graph)
+        except torch.OutOfMemoryError:  # there was enough for steps that are not recorded
+            little = True
+        if recorded is None:
+            if little:
+                self.forget()
+                self.limit = next(tensors(now)).numel() - 1
+                torch.cuda.empty_cache()
+            self.graphs = little
+            return None
+        self.graph, self.again = recorded[0], True
+        self.meter.recorded += 1
+        return static
 
     def forget(self) -> None:
         """Free the memory of the recording; the next recording is made like the first one."""

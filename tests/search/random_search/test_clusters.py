@@ -3,6 +3,8 @@ taken over."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 import sparsepgd as sp
 from sparsepgd.search.loop import Images
 from sparsepgd.search.noise import Noise, Stream
+from sparsepgd.search.random_search import clusters
 from sparsepgd.search.random_search.clusters import Change, longest_side, numbers, varied
 from support.models import images
 
@@ -90,3 +93,22 @@ def test_only_points_that_may_change_do() -> None:
         kept = after(budget, here, kept, step, 1 + step % 2)
     assert here.usable is not None
     assert not bool((kept.mask & ~here.usable).any())
+
+
+@pytest.mark.parametrize(("channels", "by_kernel"), [(16, True), (17, False)])
+def test_the_kernel_of_a_gpu_is_not_used_for_channels_of_which_its_compilation_would_take_minutes(
+    channels: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unrolled over the channels, and the search waits for it."""
+    asked = []
+
+    def by_gpu(mask: Tensor, value: Tensor, *how: object) -> tuple[Tensor, Tensor]:
+        asked.append(value.shape)
+        return mask, value
+
+    found = SimpleNamespace(POINTS=4096, UNROLLED=16, varied=by_gpu)
+    monkeypatch.setattr(clusters, "kernels", lambda device: found)
+    x, y = torch.full((2, channels, 1, 9), 0.5), torch.arange(2)
+    here = Images(x, y, y, torch.zeros(2), y, y, None, torch.zeros_like(x), torch.ones_like(x))
+    after(sp.Budget(k=4), here, Change(torch.zeros(2, 1, 1, 9, dtype=torch.bool), torch.zeros_like(x)), 0, 1)
+    assert bool(asked) == by_kernel

@@ -57,7 +57,8 @@ def varied(
     whether the square is a point that may be placed beside others, take their colour, or only alter the colour of an
     old one. `k`: (B,), the most points of an image, default those of the budget; `kept` has no more."""
     found, most = kernels(kept.mask.device), max(budget.k // 4, 1)
-    if found is not None and kept.mask[0].numel() <= found.POINTS and images.x.dtype == torch.float32:
+    points, channels = kept.mask[0].numel(), kept.value.shape[1]
+    if found is not None and points <= found.POINTS and channels <= found.UNROLLED and images.x.dtype == torch.float32:
         limit = torch.full_like(images.y, budget.k) if k is None else k
         box, shares = (images.x, images.low, images.high), (budget.eps, ANYWHERE, COPY, TUNE, LEARNT, WEAKEST)
         return Change(
