@@ -222,29 +222,6 @@ for budget, shape in cases:
 print("equal")
 """
 
-# Tensors without values: only the grids are looked at.
-GRIDS = """
-import torch
-from sparsepgd.kernels import compiled
-
-class Launched:
-    def __getitem__(self, grid):
-        grids.append(grid)
-        return lambda *args, **options: blocks.append(args[-1])
-
-compiled._uniform = compiled._render = compiled._put = Launched()
-for side, block in ((8191, 1024), (8192, 2048), (20_000, 8192)):
-    grids, blocks = [], []
-    x, rows = torch.empty(2, 1, side, side, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
-    compiled.uniform(0, 1, rows, rows, 0, side * side)
-    compiled.render(x, x, x, x, x, 255)
-    compiled.put(rows > 0, x, x)
-    assert blocks == 3 * [block]
-    assert all(count == 2 and (many - 1) * block < side * side <= many * block for count, many in grids)
-    assert len(grids) == 3 and max(many for _, many in grids) <= 65535  # what CUDA allows
-print("all")
-"""
-
 CHECKED = """
 import torch
 from sparsepgd.kernels import checked, compiled
@@ -288,10 +265,6 @@ def test_images_with_changes_to_the_bit() -> None:
 
 def test_rows_that_overwrite_others() -> None:
     assert without_gpu(PUT) == "equal\n"
-
-
-def test_large_images_have_no_larger_grid_than_a_gpu_takes() -> None:
-    assert without_gpu(GRIDS) == "all\n"
 
 
 def test_losses_verdicts_and_gradients_of_logits() -> None:

@@ -25,7 +25,6 @@ __all__ = [
 CODES = {name: code for code, name in enumerate(EAGER)}
 ROWS, CHANNELS = 32, 64  # of a block
 BLOCK = 1024  # of random numbers, or entries of images
-BLOCKS = 65535  # most along the second axis of a grid
 ROUNDER = tl.constexpr(1.5 * 2**23)  # a float32 plus this, minus this: rounded, halves to even
 MOST = 1 << 18  # largest number of values for `top_k`
 HELD, PART = 16384, 8192  # values that one block holds; more values are read in parts
@@ -96,12 +95,6 @@ def _grid(x: Tensor) -> tuple[int, int]:
     return triton.cdiv(rows, ROWS), triton.cdiv(channels, CHANNELS)
 
 
-def _in_rows(count: int, entries: int) -> tuple[tuple[int, int], int]:
-    """The grid for `count` rows with so many entries, and the size of a block."""
-    block = max(BLOCK, triton.next_power_of_2(triton.cdiv(entries, BLOCKS)))
-    return (count, triton.cdiv(entries, block)), block
-
-
 # Random numbers
 
 
@@ -133,10 +126,9 @@ def uniform(seed: int | Tensor, stream: int, index: Tensor, step: Tensor, left: 
     out = torch.empty(len(index), count, device=index.device)
     at_seed = isinstance(seed, Tensor)
     if out.numel():
-        grid, block = _in_rows(len(index), count)
-        _uniform[grid](
+        _uniform[(len(index), triton.cdiv(count, BLOCK))](
             seed if at_seed else index, index.contiguous(), step.contiguous(), out, 0 if at_seed else seed, stream,
-            left, count, at_seed, *SPLITMIX, block,
+            left, count, at_seed, *SPLITMIX, BLOCK,
         )  # fmt: skip
     return out
 
@@ -261,9 +253,8 @@ def render(p: Tensor, mask: Tensor, x: Tensor, low: Tensor, high: Tensor, levels
     mask = mask.contiguous().view(torch.uint8) if mask.dtype == torch.bool else mask.contiguous()
     out, entries = torch.empty_like(x), x[0].numel() if len(x) else 0
     if out.numel():
-        grid, block = _in_rows(len(x), entries)
-        _render[grid](
-            p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), block, enable_fp_fusion=False
+        _render[(len(x), triton.cdiv(entries, BLOCK))](
+            p, mask, x, low, high, out, entries, mask[0].numel(), float(levels), BLOCK, enable_fp_fusion=False
         )
     return out
 
@@ -282,6 +273,6 @@ def put(which: Tensor, new: Tensor, into: Tensor) -> Tensor:
     """Where which (B,) is true, overwrite the rows of into (B, ...), float32 and contiguous, by those of new."""
     entries = into[0].numel() if len(into) else 0
     if into.numel():
-        grid, block = _in_rows(len(into), entries)
-        _put[grid](which.contiguous().view(torch.uint8), new.contiguous(), into, entries, block)
+        grid = len(into), triton.cdiv(entries, BLOCK)
+        _put[grid](which.contiguous().view(torch.uint8), new.contiguous(), into, entries, BLOCK)
     return into
