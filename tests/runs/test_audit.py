@@ -234,6 +234,18 @@ def test_what_is_stored_can_be_checked_again(attack, tmp_path: Path) -> None:
     assert (chunks.decoded(stored, data[0]) - direct.x_adv).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.float32])
+def test_clean_images_that_are_not_their_8_bit_levels_can_be_checked_again(kind: torch.dtype, tmp_path: Path) -> None:
+    model, (x, y) = problem()
+    model, x = model.to(kind), x.double().mul(255).round().div(255).to(kind)
+    if kind == torch.float32:
+        x = x * (1 + 2**-23)  # one bit beside the levels
+    record = runs.run(tmp_path, dataclasses.replace(ATTACK, quantize=True), model, (x.clamp(0, 1), y), chunk=5)
+    found = audit(tmp_path, model)
+    assert (found.held, found.false) == (sum(row.fooled for row in record.rows), {})
+    assert found.held > 0
+
+
 def test_an_audit_finds_what_does_not_hold(tmp_path: Path) -> None:
     model, data = problem()
     record = start(tmp_path)

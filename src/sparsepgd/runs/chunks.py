@@ -78,6 +78,11 @@ def _stored(x: Tensor, quantize: bool) -> Tensor:
     return ((x.double() * LEVELS).round().to(torch.uint8) if quantize else x).cpu().contiguous()
 
 
+def _restorable(x: Tensor) -> bool:
+    """Whether clean images can be restored from their 8-bit levels, to the last bit."""
+    return x.dtype == torch.float32 and _stored(x, True).float().div(LEVELS).equal(x.cpu())
+
+
 def _kept(caught: list[warnings.WarningMessage], part: Part) -> Iterator[Notice]:
     """Warnings of this package belong to the record, others to the caller."""
     for warning in caught:
@@ -133,12 +138,14 @@ def result_of(rows: Sequence[Row], x_adv: Tensor) -> Result:
 def all_images(task: Task, parts: Sequence[Part], x_adv: Iterable[Tensor]) -> dict[str, tensor_file.Parts]:
     """The content of adversarial.safetensors: with the model, enough to check every row of the record.
     `parts`: the chunks of the run; `x_adv`: their adversarial images, each loaded when it is written."""
-    x, quantize = task.x, task.attack.quantize
-    clean = (_stored(x[part.start : part.stop], quantize) for part in parts)
-    shape, dtype = tuple(x.shape), torch.uint8 if quantize else x.dtype
+    x, quantize, shape = task.x, task.attack.quantize, tuple(task.x.shape)
+    clean = [x[part.start : part.stop] for part in parts]
+    as_levels = quantize and all(map(_restorable, clean))
     tensors = {
-        "x": tensor_file.Parts(shape, dtype, clean),
-        "x_adv": tensor_file.Parts(shape, dtype, x_adv),
+        "x": tensor_file.Parts(
+            shape, torch.uint8 if as_levels else x.dtype, (_stored(one, as_levels) for one in clean)
+        ),
+        "x_adv": tensor_file.Parts(shape, torch.uint8 if quantize else x.dtype, x_adv),
         "y": tensor_file.whole(task.y),
     }
     if (allowed := task.attack.budget.allowed) is not None:

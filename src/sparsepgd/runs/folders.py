@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -85,7 +86,7 @@ def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
     y, x_adv, x = tensors["y"], tensors["x_adv"], tensors.get("x")
     if y.dim() != 1 or y.is_floating_point():
         return f"y has the shape {tuple(y.shape)} and type {y.dtype}; labels are {images} integers"
-    if x is not None and (x.shape != x_adv.shape or x.dtype != x_adv.dtype):
+    if x is not None and (x.shape != x_adv.shape or x_adv.dtype not in (x.dtype, torch.uint8)):
         return f"x_adv is {x_adv.dtype} {tuple(x_adv.shape)}, x is {x.dtype} {tuple(x.shape)}"
     return None
 
