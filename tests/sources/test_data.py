@@ -102,6 +102,13 @@ def test_a_part_that_no_source_has_is_refused() -> None:
         load_data("digits", part="validation")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("n", [None, 5])
+def test_a_source_without_images_is_refused(n: int | None, tmp_path: Path) -> None:
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 1, 4, 4), np.uint8), y=np.arange(0))
+    with pytest.raises(SourceError, match="contains no images for the part test"):
+        load_data(f"npz:{tmp_path / 'none.npz'}", n)
+
+
 def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: Path) -> None:
     x, y = np.zeros((2, 1, 4, 4), np.uint8), np.arange(2)
     np.savez(tmp_path / "one.npz", x=x, y=y)

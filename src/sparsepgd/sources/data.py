@@ -119,9 +119,9 @@ def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
 
 
 def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:
-    rows = listing.rows(n, choose, name)
-    if not rows:
+    if not len(listing.labels):
         raise SourceError(f"{name} contains no images for the part {part}; use another source")
+    rows = listing.rows(n, choose, name)
     x = listing.read(rows, listing.size if size is None else framing(size))
     if isinstance(size, int) and tuple(x.shape[2:]) != (size, size):
         raise UnsupportedError(
