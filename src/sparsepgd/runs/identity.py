@@ -201,7 +201,7 @@ def hardware(device: torch.device) -> str:
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     saved = attack.get("budget")
-    if not isinstance(saved, dict):
+    if not isinstance(saved, dict) or saved.get("kind", "Budget") != "Budget":
         raise UnsupportedError(f"the record of {attack.get('name')!r} has no budget; pass it: budget=...")
     if saved.get("allowed") != plain(allowed):
         raise SourceError("the mask `allowed` stored with the images does not match the record; restore the file")
