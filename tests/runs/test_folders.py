@@ -95,12 +95,14 @@ def test_a_damaged_chunk_is_made_again(damage: str, undisturbed: Path, tmp_path:
     assert outcome(tmp_path) == outcome(undisturbed)
 
 
-@pytest.mark.parametrize("name", ["000000-000009", "000002-000006"])
+@pytest.mark.parametrize("name", ["000000-000009", "000002-000006", "000000-000004 (1)"])
 def test_no_image_counts_twice_because_a_chunk_was_copied(name: str, undisturbed: Path, tmp_path: Path) -> None:
     start(tmp_path, stop_after=1)
     partial = tmp_path / "partial"
     for kind in ("json", "safetensors"):
         (partial / f"{name}.{kind}").write_bytes((partial / f"000000-000004.{kind}").read_bytes())
+    with pytest.raises(SourceError, match="is not finished"):
+        load(tmp_path)
     start(tmp_path)
     assert outcome(tmp_path) == outcome(undisturbed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -164,8 +165,8 @@ class Folder:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def images_done(self) -> int:
-        ranges = (file.stem.split("-") for file in self.partial.glob("*-*.json"))
-        return sum(int(stop) - int(start) for start, stop in ranges)
+        names = (re.fullmatch(r"(\d+)-(\d+)", file.stem) for file in self.partial.glob("*-*.json"))
+        return sum(int(name[2]) - int(name[1]) for name in names if name)
 
     def wait_for(self, images: int) -> None:
         """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""
