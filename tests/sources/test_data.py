@@ -97,6 +97,11 @@ def test_data_can_be_copied_and_sent_to_other_processes(copy: Callable[[Data], D
     assert again.class_names == data.class_names
 
 
+def test_a_path_without_its_kind_is_refused_with_the_kinds() -> None:
+    with pytest.raises(SourceError, match=r"no data 'test.npz'; use bundled, .*npz:FILE"):
+        load_data(Path("test.npz"))  # type: ignore[arg-type]
+
+
 def test_a_part_that_no_source_has_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="part 'validation'; use test or train"):
         load_data("digits", part="validation")  # type: ignore[arg-type]

@@ -103,6 +103,7 @@ def load_data(
     """
     if part not in get_args(Part):
         raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
+    name = str(name)
     return _read(_listing(name, part), name, n, size, part, choose)
 
 
