@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,14 @@ def test_leftovers_of_a_kill_are_cleaned_and_other_files_are_not(tmp_path: Path)
         (tmp_path / name).write_text("x")
     start(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["adversarial.safetensors", "mine.txt", "run.json"]
+
+
+def test_a_folder_of_several_runs_names_one_of_them(undisturbed: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        shutil.copytree(undisturbed, tmp_path / "model" / name)
+    for folder in (tmp_path, tmp_path / "model"):
+        with pytest.raises(SourceError, match=f"choose one of the runs in it, such as {tmp_path / 'model' / 'a'}$"):
+            load(folder)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
