@@ -21,9 +21,12 @@ def test_a_place_is_checked_without_leaving_anything_but_its_folder(tmp_path: Pa
 
 def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path, reason in ((tmp_path / "file" / "x", "(Not a directory|File exists)"), (tmp_path, "Is a directory")):
+    folders = ((folder, "Is a directory") for folder in (tmp_path, Path(), Path("/")))
+    for path, reason in ((tmp_path / "file" / "x", "(Not a directory|File exists)"), *folders):
         with pytest.raises(SourceError, match=f"cannot be written: {reason}; choose another --out"):
             atomic.check(path)
+    with pytest.raises(SparsePGDError, match="cannot be written: Is a directory"):
+        atomic.write(Path(), b"x")
 
 
 def test_what_is_not_a_regular_file_is_refused_and_not_replaced_by_one(tmp_path: Path) -> None:

@@ -159,6 +159,16 @@ def test_attack_on_a_large_photo_says_what_was_done_to_it(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_attacked_picture_is_not_overwritten(tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (32, 32), "red").save(photo)
+    before = photo.read_bytes()
+    done = spgd("attack", "photo.png", "--out", str(photo), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is the image itself, which would be lost; choose another --out" in done.stderr
+    assert photo.read_bytes() == before
+
+
 def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
     done = spgd("attack", "bundled:3", "--k", "1", "--eps", "1/255", "--steps", "3", cwd=tmp_path)
     assert done.returncode == 1

@@ -51,6 +51,11 @@ def test_the_command_line_and_python_give_the_same_record(tmp_path: Path) -> Non
     assert found.report() == tmp_path / "python" / "report.html"
 
 
+def test_numbers_may_name_the_classes() -> None:
+    found = sp.evaluate(zoo.load("small-plain"), X[:2], Y[:2], attack=SPGD, class_names=range(10))  # type: ignore[arg-type]
+    assert found.record.about.class_names == tuple("0123456789")
+
+
 @pytest.mark.parametrize("quantize", [False, True])
 def test_the_result_is_that_of_the_attack_with_and_without_a_folder(quantize: bool, tmp_path: Path) -> None:
     model, attack = zoo.load("small-plain"), sp.SparsePGD(sp.Budget(k=8), 4, quantize=quantize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsepgd.cli import app
+from sparsepgd.training.recipes import STARTS
 from support.scripts import output
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +63,14 @@ def test_links_lead_to_files(page: str) -> None:
     folder = (ROOT / page).parent
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+def test_commands_that_train_name_a_network_unless_the_data_or_the_recipe_do(page: str) -> None:
+    for line in re.findall(r"^(?:\$ )?(spgd train .*)", (ROOT / page).read_text(), re.M):
+        words = shlex.split(line, comments=True)
+        data = words[words.index("--data") + 1] if "--data" in words else "digits"
+        assert data in STARTS or {"--model", "--recipe"} & set(words), line
 
 
 NEEDED = {  # by examples

@@ -14,7 +14,7 @@ from sparsepgd.errors import SourceError, SparsePGDError
 def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file completely or not at all, even if the process is killed or the disk is full. `data`: the content, or
     its pieces, of which only one is in memory at a time."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.parent / f".{path.name}.tmp"  # "." and "/" have no name to replace
     try:
         _check_kind(path)
         path.parent.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
 
 def check(path: Path) -> None:
     """Check that a file can be written, before the work whose result it will contain. Its folder is created."""
-    probe = path.with_name(f".{path.name}.tmp")
+    probe = path.parent / f".{path.name}.tmp"
     try:
         _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ def evaluate(
         inner = model
         model = Extracted(model, logits) if isinstance(model, nn.Module) else lambda x: logits(inner(x))
     attacker = _attacker(attack, budget, steps, queries)
-    about = About(class_names=tuple(class_names), command=command)
+    about = About(class_names=tuple(map(str, class_names)), command=command)
     folder, kept = None if out is None else Path(out), list[Tensor]()
     only_read = folder is not None and (folder / RECORD).is_file()
     with joined() as workers:

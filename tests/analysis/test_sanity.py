@@ -87,6 +87,11 @@ def test_models_that_mislead_are_found(model: nn.Module, code: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_frozen_script_without_a_mode_is_examined() -> None:
+    assert codes(torch.jit.freeze(torch.jit.script(SmallConvNet().eval()))) == []
+
+
 def test_a_model_that_fails_on_one_image_is_found() -> None:
     def picky(x: Tensor) -> Tensor:
         if len(x) == 1:

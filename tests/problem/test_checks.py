@@ -41,6 +41,7 @@ def test_the_shape_is_checked_without_reading_values() -> None:
         (sp.baselines.CWL0, {"c_factor": 0.5}, "c_factor=0.5; expected a number larger than 1"),
         (sp.baselines.SparseFool, {"classes": 1.5}, "classes=1.5; expected an integer"),
         (sp.SparsePGD, {"alpha": 0}, "alpha=0; expected a number larger than 0"),
+        (sp.SparseAnneal, {"steps": 10**20}, f"steps={10**20}; use at most {10**9}"),
     ],
 )
 def test_an_error_names_the_number_that_was_given_and_its_limit(kind: Any, wrong: dict[str, Any], message: str) -> None:

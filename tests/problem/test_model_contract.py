@@ -101,9 +101,13 @@ def test_a_model_without_gradients_is_refused(name: str) -> None:
         with torch.no_grad():
             return MODEL(x)
 
+    def of_weights_only(x: Tensor) -> Tensor:
+        return MODEL(x.detach())
+
     attack = options.preset(name, ATTACK.budget, "quick")
-    with pytest.raises(NoGradientError, match="use SparseRS"):
-        attack(model, X, Y)
+    for cut in (model, of_weights_only):
+        with pytest.raises(NoGradientError, match="use SparseRS"):
+            attack(cut, X, Y)
 
 
 def test_probabilities_get_a_warning() -> None:

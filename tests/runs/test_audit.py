@@ -143,6 +143,35 @@ def test_a_mask_that_was_widened_is_not_taken(tmp_path: Path) -> None:
         audit(forged(tmp_path / "run", tmp_path / "forged", lambda record: None, wide), MODEL)
 
 
+def test_images_off_the_8_bit_grid_are_found_where_the_record_claims_it(honest: Path, tmp_path: Path) -> None:
+    def claim(record: Written) -> None:
+        record["configuration"]["attack"]["quantize"] = True
+
+    found = audit(forged(honest, tmp_path, claim), MODEL)
+    assert found.false["budget"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda record: record["configuration"]["attack"].update(budget={"kind": "Other"}),
+            "the record of 'spgd.*' has no budget; pass it",
+        ),
+        (lambda record: record.update(classes=3), "classes is 5, the record has 3; pass the model"),
+        (
+            lambda record: record["configuration"]["data"].update(images=10_000),
+            "data.images is 12, the record has 10000; pass the model",
+        ),
+    ],
+)
+def test_budgets_classes_and_numbers_of_images_are_not_believed(
+    change: Callable[[Written], None], message: str, honest: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        audit(forged(honest, tmp_path, change), MODEL)
+
+
 def test_a_model_that_is_wrong_on_everything_confirms_nothing(tmp_path: Path) -> None:
     runs.run(tmp_path, sp.SparseRS(sp.Budget(k=6), queries=30), lambda x: MODEL(x), (X, Y), {"model": "service"})
     found = audit(tmp_path, lambda x: -MODEL(x), (X, Y))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,12 +96,14 @@ def test_a_damaged_chunk_is_made_again(damage: str, undisturbed: Path, tmp_path:
     assert outcome(tmp_path) == outcome(undisturbed)
 
 
-@pytest.mark.parametrize("name", ["000000-000009", "000002-000006"])
+@pytest.mark.parametrize("name", ["000000-000009", "000002-000006", "000000-000004 (1)"])
 def test_no_image_counts_twice_because_a_chunk_was_copied(name: str, undisturbed: Path, tmp_path: Path) -> None:
     start(tmp_path, stop_after=1)
     partial = tmp_path / "partial"
     for kind in ("json", "safetensors"):
         (partial / f"{name}.{kind}").write_bytes((partial / f"000000-000004.{kind}").read_bytes())
+    with pytest.raises(SourceError, match="is not finished"):
+        load(tmp_path)
     start(tmp_path)
     assert outcome(tmp_path) == outcome(undisturbed)
 
@@ -128,6 +131,14 @@ def test_leftovers_of_a_kill_are_cleaned_and_other_files_are_not(tmp_path: Path)
         (tmp_path / name).write_text("x")
     start(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["adversarial.safetensors", "mine.txt", "run.json"]
+
+
+def test_a_folder_of_several_runs_names_one_of_them(undisturbed: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        shutil.copytree(undisturbed, tmp_path / "model" / name)
+    for folder in (tmp_path, tmp_path / "model"):
+        with pytest.raises(SourceError, match=f"choose one of the runs in it, such as {tmp_path / 'model' / 'a'}$"):
+            load(folder)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -178,6 +178,13 @@ def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Pa
     assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0
 
 
+@pytest.mark.parametrize("names", [{"attack": "mine"}, {"seed": "7"}, {"model": 3}])
+def test_names_replace_no_setting_and_are_texts(names: dict, tmp_path: Path) -> None:
+    model, data = problem()
+    with pytest.raises(UnsupportedError, match=f"names has {next(iter(names))!r}: .*; expected texts"):
+        runs.run(tmp_path, ATTACK, model, data, names)
+
+
 def test_a_setting_that_is_off_where_it_exists_makes_no_other_run() -> None:
     now = {"attack": {"name": "saa", "steps": 5, "version": "paper"}, "seed": 0}
     old = {"attack": {"name": "saa", "steps": 5, "near": False}, "near": [], "seed": 0}

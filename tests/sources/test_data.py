@@ -98,9 +98,21 @@ def test_data_can_be_copied_and_sent_to_other_processes(copy: Callable[[Data], D
     assert again.class_names == data.class_names
 
 
+def test_a_path_without_its_kind_is_refused_with_the_kinds() -> None:
+    with pytest.raises(SourceError, match=r"no data 'test.npz'; use bundled, .*npz:FILE"):
+        load_data(Path("test.npz"))  # type: ignore[arg-type]
+
+
 def test_a_part_that_no_source_has_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="part 'validation'; use test or train"):
         load_data("digits", part="validation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [None, 5])
+def test_a_source_without_images_is_refused(n: int | None, tmp_path: Path) -> None:
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 1, 4, 4), np.uint8), y=np.arange(0))
+    with pytest.raises(SourceError, match="contains no images for the part test"):
+        load_data(f"npz:{tmp_path / 'none.npz'}", n)
 
 
 def test_a_source_says_whether_it_has_images_of_their_own_to_test_on(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def test_a_factory_may_say_more_and_its_normalisation_is_put_around_the_model(tm
 def test_unknown_models_are_refused(name: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         load_model(name)
+    with pytest.raises(SourceError, match=message):
+        load_model(Path(name))
 
 
 def test_a_model_without_values_is_refused(tmp_path: Path) -> None:

@@ -222,7 +222,9 @@ def test_wrong_requests_on_a_readable_file_are_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("draw", [drawings.heart, drawings.star, drawings.circle, partial(drawings.letter, "A")])
-@pytest.mark.parametrize("size", [2.5, "9", None])
-def test_a_size_that_is_no_integer_is_refused(draw: Callable[[Any], Tensor], size: object) -> None:
+@pytest.mark.parametrize("size", [2.5, "9", None, 99_999_999])
+def test_a_size_that_is_no_integer_or_does_not_fit_into_memory_is_refused(
+    draw: Callable[[Any], Tensor], size: object
+) -> None:
     with pytest.raises(KernelError, match=f"size={size!r}; use an integer size >= 1"):
         draw(size)

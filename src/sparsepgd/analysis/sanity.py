@@ -146,7 +146,7 @@ def _range(x: Tensor) -> Iterator[Notice]:
 def _mode(model: Model) -> Iterator[Notice]:
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     depends = nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd
-    kinds = sorted({type(module).__name__ for module in modules if module.training and isinstance(module, depends)})
+    kinds = sorted({type(module).__name__ for module in modules if isinstance(module, depends) and module.training})
     if kinds:
         yield Notice(
             "training-mode",
@@ -214,7 +214,8 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
         yield Notice(
             "zero-gradient",
             f"{share:.0%} of the images have a vanishing gradient (norm below {VANISHING:g}), where gradient "
-            "attacks fail; add a black-box attack (--attack saa+), and look for rounding or saturation in the model",
+            "attacks fail and only a black-box attack counts (saa+ has one); look for rounding or saturation in the "
+            "model",
         )
 
 

@@ -12,6 +12,7 @@ from sparsepgd import atomic, options
 from sparsepgd.analysis.summary import counted, describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command_line, device_named, out, progress, suggest
+from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.runs.identity import plain
@@ -40,6 +41,8 @@ def attack(
 ) -> None:
     """Attack one image with 8-bit values, write it as PNG, read it back and print what the model predicts."""
     atomic.check(out_file)
+    if out_file.is_file() and Path(image).is_file() and out_file.samefile(image):
+        raise UnsupportedError(f"--out {out_file} is the image itself, which would be lost; choose another --out")
     source = load_model(model, weights=weights, trust=trust, normalise=normalise)
     where = device_named(device)
     net = source.model.to(where).eval()

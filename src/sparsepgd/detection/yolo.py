@@ -235,7 +235,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except FileNotFoundError:
         raise SourceError(f"no file {str(path)!r}; give a checkpoint such as yolov8n.pt") from None
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, AttributeError, TypeError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read as a checkpoint: {first_line(error)}") from None
+        raise SourceError(
+            f"{str(path)!r} cannot be read as a checkpoint: {first_line(error)}; give one such as yolov8n.pt"
+        ) from None
     content = content if isinstance(content, dict) else {}
     network = content.get("ema") or content.get("model")
     architecture = getattr(network, "yaml", None)

@@ -24,6 +24,7 @@ from sparsepgd.errors import (
 from sparsepgd.threat import LEVELS
 
 ROUND_OFF = 1e-6
+MOST = 10**9  # steps, restarts etc.: their product is counted in int64
 TOGETHER = 1024  # images of which a copy is made
 
 
@@ -152,3 +153,5 @@ def check_fields(values: Any) -> None:
             raise UnsupportedError(f"{one.name}={value!r}; use one of {', '.join(map(repr, limits['values']))}")
         if "kind" in limits:
             _check_number(one.name, value, limits["kind"], limits["more_than"])
+            if limits["kind"] is Integral and value is not None and value > MOST:
+                raise UnsupportedError(f"{one.name}={value}; use at most {MOST}")

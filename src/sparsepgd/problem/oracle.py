@@ -30,6 +30,10 @@ from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
+NO_GRADIENT = (
+    "the logits have no gradient, which this attack needs; remove torch.no_grad, detach, integers and numpy from the "
+    "model, or use SparseRS, a black-box attack"
+)
 BORROWING = RLock()  # one call at a time: threads share the mode of a model and torch's settings and generators
 
 
@@ -111,11 +115,11 @@ class Oracle:
             point, logits = self.traced(x_adv)
             if (found := self.goal.verdict(logits, y, label, self.loss, along, self.scale)) is not None:
                 # a sum, because with grad_outputs torch would import sympy
-                (g,) = torch.autograd.grad((logits * found.slope).sum(), point)
+                g = gradient_of((logits * found.slope).sum(), point)
                 return Evaluation(found.loss, found.fooled, self._unscaled(g, point))
             loss = self.goal.loss(logits, label, self.loss)
             led = loss if along is None else self.goal.chosen_loss(logits, label, along)
-            (g,) = torch.autograd.grad(led.sum() * self.scale, point)
+            g = gradient_of(led.sum() * self.scale, point)
         return self.judged(logits.detach(), loss.detach(), y, label, self._unscaled(g, point))
 
     def _unscaled(self, g: Tensor, point: Tensor) -> Tensor:
@@ -134,10 +138,7 @@ class Oracle:
         point = x_adv.detach().requires_grad_()
         logits = self.logits(point)
         if not logits.requires_grad:
-            raise NoGradientError(
-                "the logits have no gradient, which this attack needs; remove torch.no_grad and numpy from the model, "
-                "or use SparseRS, a black-box attack"
-            )
+            raise NoGradientError(NO_GRADIENT)
         return point, logits
 
     def judged(self, logits: Tensor, loss: Tensor, y: Tensor, label: Tensor, g: Tensor | None = None) -> Evaluation:
@@ -165,6 +166,15 @@ class Oracle:
             raise
         except Exception as error:
             raise _explained(self.model, asked, error) from error
+
+
+def gradient_of(value: Tensor, point: Tensor, *, keep: bool = False) -> Tensor:
+    """The gradient of a number. It has none if it depends on trainable weights of a plain function, but not on the
+    point. `keep`: the graph, for another gradient."""
+    (g,) = torch.autograd.grad(value, point, retain_graph=keep, allow_unused=True)
+    if g is None:
+        raise NoGradientError(NO_GRADIENT)
+    return g
 
 
 def logits_of(

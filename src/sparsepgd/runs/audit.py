@@ -1,6 +1,7 @@
 """Check every row of a finished run from its files and the model alone, including rows that report no success.
 
-Values that cannot be measured again from the files, such as steps and seconds, are not checked.
+Values that cannot be measured again from the files are not checked: steps, seconds, the seed, or whether the attack
+was allowed as many groups as the budget says. Images that are not those of the named data are found with `data`.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def audit(
     told, given = record.configuration["model"], identity.model_digests(model)
     best = "digest" if "digest" in told and "digest" in given else "sha256"
     _same(f"model.{best}", told[best], given[best])
-    _same("data.sha256", record.configuration["data"]["sha256"], identity.digest(x, y))
+    named = record.configuration["data"]
+    _same("data.sha256", named["sha256"], identity.digest(x, y))
+    _same("data.images", named.get("images", len(x)), len(x))
     budget = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
-    quantize = tensors["x_adv"].dtype == torch.uint8
+    quantize = tensors["x_adv"].dtype == torch.uint8 or bool(record.configuration["attack"].get("quantize"))
     x_adv = decoded(tensors["x_adv"].to(x.device), x)
     asked, device = with_own_shape(model, x) if viewable(x, budget) else model, working_device(model, x)
     tie, held = identity.round_off(model, TIE), 0
@@ -88,6 +91,7 @@ def audit(
             some = slice(start, start + batch_size)
             before, after = (seen_as_images(images[some], budget) for images in (x, x_adv))
             clean, now = (oracle.answers(images, batch_size) for images in (before, after))
+            _same("classes", record.classes, clean.shape[1])
             extent = measure(budget.for_rows(some), before, after, quantize=quantize)
             confirmed, differs = _judged(record.rows[some], y[some], clean, now, extent, tie, bool(record.answers))
             held += int(confirmed.sum())
@@ -149,7 +153,5 @@ def _of_class(values: Tensor, label: Tensor) -> Tensor:
 
 def _same(what: str, recorded: object, now: object) -> None:
     if recorded != now:
-        raise UnsupportedError(
-            f"{what} is {str(now)[:12]}..., the record has {str(recorded)[:12]}...; pass the model and images of "
-            "the run"
-        )
+        short, was = (text if len(text) <= 12 else f"{text[:12]}..." for text in (str(now), str(recorded)))
+        raise UnsupportedError(f"{what} is {short}, the record has {was}; pass the model and images of the run")

@@ -141,10 +141,9 @@ def all_images(task: Task, parts: Sequence[Part], x_adv: Iterable[Tensor]) -> di
     x, quantize, shape = task.x, task.attack.quantize, tuple(task.x.shape)
     clean = [x[part.start : part.stop] for part in parts]
     as_levels = quantize and all(map(_restorable, clean))
+    stored = (_stored(one, as_levels) for one in clean)
     tensors = {
-        "x": tensor_file.Parts(
-            shape, torch.uint8 if as_levels else x.dtype, (_stored(one, as_levels) for one in clean)
-        ),
+        "x": tensor_file.Parts(shape, torch.uint8 if as_levels else x.dtype, stored),
         "x_adv": tensor_file.Parts(shape, torch.uint8 if quantize else x.dtype, x_adv),
         "y": tensor_file.whole(task.y),
     }

@@ -49,7 +49,9 @@ def load(folder: str | Path) -> Record:
         raise SourceError(
             f"the run in {folder} is not finished, {done} images are done; run its command again to resume"
         )
-    raise SourceError(f"no run in {folder}: it has no {RECORD}; use the --out of spgd evaluate")
+    inside = sorted(file.parent for levels in ("*", "*/*") for file in folder.glob(f"{levels}/{RECORD}"))
+    advice = f"choose one of the runs in it, such as {inside[0]}" if inside else "use the --out of spgd evaluate"
+    raise SourceError(f"no run in {folder}: it has no {RECORD}; {advice}")
 
 
 def unfinished(folder: Path) -> list[Path]:

@@ -35,6 +35,12 @@ SAME = 1e-3  # relative to the largest logit: the difference that another device
 
 def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mapping[str, str], seed: int) -> Plain:
     """Everything that determines the result. `names`: of the model and the data, and other entries for the record."""
+    for key, value in names.items():
+        if key in ("attack", "seed") or not isinstance(value, str):
+            raise UnsupportedError(
+                f"names has {key!r}: {value!r}; expected texts for 'model', 'data' and keys of your own, which may not "
+                "be 'attack' or 'seed'"
+            )
     settings = plain(attack)
     if not isinstance(settings, dict):
         settings = {"kind": type(attack).__name__, "repr": settings}
@@ -201,7 +207,7 @@ def hardware(device: torch.device) -> str:
 
 def budget_of(attack: Plain, allowed: Tensor | None) -> Budget:
     saved = attack.get("budget")
-    if not isinstance(saved, dict):
+    if not isinstance(saved, dict) or saved.get("kind", "Budget") != "Budget":
         raise UnsupportedError(f"the record of {attack.get('name')!r} has no budget; pass it: budget=...")
     if saved.get("allowed") != plain(allowed):
         raise SourceError("the mask `allowed` stored with the images does not match the record; restore the file")

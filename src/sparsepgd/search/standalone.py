@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.goals import Goal, Targeted, Untargeted
-from sparsepgd.problem.oracle import Evaluation, Evaluator, Oracle, classifier
+from sparsepgd.problem.oracle import Evaluation, Evaluator, Oracle, classifier, gradient_of
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.rows import join, select
 from sparsepgd.search.attack import Attack, SearchResult, Task
@@ -75,7 +75,7 @@ class Queries:
                 point, logits = self.classifier.traced(x[place])
                 functions = values(logits, place).unbind(1)
                 last = len(functions) - 1
-                each = [torch.autograd.grad(f.sum(), point, retain_graph=i < last)[0] for i, f in enumerate(functions)]
+                each = [gradient_of(f.sum(), point, keep=i < last) for i, f in enumerate(functions)]
             return logits.detach(), torch.nan_to_num(torch.stack(each, 1), 0.0, 0.0, 0.0)
 
         logits, slopes = (torch.cat(parts) for parts in zip(*self._in_parts(part, len(x)), strict=True))

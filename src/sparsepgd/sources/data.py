@@ -105,6 +105,7 @@ def load_data(
     """
     if part not in get_args(Part):
         raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
+    name = str(name)
     return _read(_listing(name, part), name, n, size, part, choose)
 
 
@@ -129,9 +130,9 @@ def load_parts(name: str, size: Size = None) -> tuple[Data, Data | None]:
 
 
 def _read(listing: Listing, name: str, n: int | None, size: Size, part: Part, choose: Choice | None) -> Data:
-    rows = listing.rows(n, choose, name)
-    if not rows:
+    if not len(listing.labels):
         raise SourceError(f"{name} contains no images for the part {part}; use another source")
+    rows = listing.rows(n, choose, name)
     x = listing.read(rows, listing.size if size is None else framing(size))
     if isinstance(size, int) and tuple(x.shape[2:]) != (size, size):
         raise UnsupportedError(

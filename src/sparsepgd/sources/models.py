@@ -61,7 +61,7 @@ class Source:
 
 
 def load_model(
-    name: str, *, weights: str | Path | None = None, trust: bool = False, normalise: str | None = None
+    name: str | Path, *, weights: str | Path | None = None, trust: bool = False, normalise: str | None = None
 ) -> Source:
     """A model on the CPU that takes images in [0, 1]. It is in evaluation mode, unless a factory returns it in training
     mode, which is reported before a run.
@@ -76,6 +76,7 @@ def load_model(
     run in any case. `normalise`: overrides the normalisation of the source: imagenet, cifar10, cifar100, none or
     ``0.5,0.5,0.5/0.2,0.2,0.2``.
     """
+    name = str(name)
     kind = name.partition(":")[0]
     is_factory = Path(kind).suffix == ".py"
     source = _source(name, weights, trust)

@@ -28,6 +28,7 @@ Ink = Literal["auto", "dark", "light", "alpha"]
 Contour = NDArray[np.float64]  # (points, 2), closed
 
 SAMPLES = 1200  # along each side of a drawing, shared among its cells
+LARGEST = 4096  # drawings of more cells take several GB of memory
 TRIM = 0.008  # of the side, taken off the edges of a letter: letter("A", 60) then has 1747 ones
 
 
@@ -109,8 +110,8 @@ def from_image(path: str | Path, size: int | None = None, ink: Ink = "auto") -> 
 
 
 def _check_size(size: int) -> None:
-    if not (isinstance(size, Integral) and size >= 1):
-        raise KernelError(f"size={size!r}; use an integer size >= 1")
+    if not (isinstance(size, Integral) and 1 <= size <= LARGEST):
+        raise KernelError(f"size={size!r}; use an integer size >= 1 and <= {LARGEST}")
 
 
 def _stretched(contours: Sequence[Contour], size: int) -> list[Contour]:
