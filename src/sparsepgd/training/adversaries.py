@@ -125,7 +125,7 @@ class SparseAdversary:
         turn = settings.turn(iteration)
         budget = self.budgets[turn]
         if settings.searches(iteration):
-            return ClusterRS(budget, settings.queries or PASSES * (steps + 1))
+            return ClusterRS(budget, settings.queries or PASSES * steps)
         if settings.anneals(iteration):
             return SparseAnneal(budget)
         if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training

@@ -33,7 +33,7 @@ DECAY = 1 / 6  # the last step, relative to the first
 WIDTH = 20.0  # groups at the beginning of a cycle, relative to those at its end
 AGAIN = 0.25  # share of the images that begin at the clean image although they have a kept perturbation
 CONTINUED = 0.5  # path of the other images if groups overlap, relative to that from the clean image
-PASSES = 2  # queries of a search per step of a cycle, which takes a forward and a backward pass; 2 for its result
+PASSES = 2  # queries of a search per step of a cycle, which takes a forward and a backward pass
 SQUARES = 0.5  # share of the images in which the search changes squares, not single points
 
 
@@ -47,22 +47,19 @@ def short_cycle(
     noise: Noise,
 ) -> Tensor:
     """The points (B, C, H, W) after `steps` steps. `tested`: groups of the budget to withstand; each image gets a
-    multiple of it, at most as many as the threat. `kept`: perturbations (B, C, H, W) to begin with; where the loss
-    after the cycle is lower than theirs, they are the result."""
+    multiple of it, at most as many as the threat. `kept`: perturbations (B, C, H, W) to begin with."""
     eps, most = threat.budget.eps, threat.budget.k
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
     spread = noise.normal(Stream.COIN, images.index, 0, (1,))[:, 0]
     size = eps * PATH / steps * torch.exp(SPREAD * spread)
     k = drawn_groups(draws[:, 0], tested, most)
-    delta = torch.zeros_like(images.x)
+    clean = torch.zeros_like(images.x)
+    delta = clean if kept is None else torch.where(column(draws[:, 1]) < AGAIN, clean, kept)
     v = delta.new_zeros(len(delta), *threat.grid)
-    before = None
-    if kept is not None:
-        before = on_groups(threat, images, kept, k, tested)
-        onward = column(draws[:, 1] >= AGAIN)
-        k, delta, v = before.k, before.delta * onward, before.v * onward
-        if threat.overlapping:
-            size = torch.where(v.flatten(1).any(1), CONTINUED * size, size)
+    if threat.overlapping and kept is not None:
+        v = covering(threat, images, delta, k)
+        delta = delta * threat.expand(v)
+        size = torch.where(v.flatten(1).any(1), CONTINUED * size, size)
     for step in range(steps + 1):
         if not threat.overlapping:
             count = (k * WIDTH ** max(0.0, 1 - step / (ANNEALED.hold * steps))).round().long()
@@ -84,34 +81,7 @@ def short_cycle(
             fresh, new = placed(threat, images, g, k - v.flatten(1).sum(1).long(), k, noise)
             risen, v = torch.where(threat.expand(v) > 0, risen, fresh), v.maximum(new)
         delta = risen
-    if before is None:
-        return point
-    old = images.render(before.delta, threat.expand(before.v), quantize=False)
-    losses = (oracle.evaluate(each, images.y, images.label, gradient=False).loss for each in (old, point))
-    return torch.where(column(next(losses) > next(losses)), old, point)
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """Kept perturbations and their groups."""
-
-    delta: Tensor  # (B, C, H, W), 0 outside the groups
-    v: Tensor  # (B, *grid), 0 or 1
-    k: Tensor  # (B,), groups that an image may have
-
-
-def on_groups(threat: Threat, images: Images, kept: Tensor, k: Tensor, tested: int) -> Kept:
-    """Kept perturbations (B, C, H, W) with as many groups as they have, up to a multiple of `tested`. Those of the
-    clean image, and groups that overlap, which cannot be counted, have k (B,)."""
-    delta, most = images.clip(kept), threat.budget.k
-    if threat.overlapping:
-        v = covering(threat, images, delta, k)
-        return Kept(delta * threat.expand(v), v, k)
-    score = threat.gather(delta**2)
-    used = (score > 0).flatten(1).sum(1)
-    k = torch.where(used > 0, tested * (-(-used // tested)).clamp(max=most // tested), k)
-    v = threat.top_k(score, images.usable, k, most) * (score > 0)
-    return Kept(torch.where(threat.expand(v) > 0, delta, 0.0), v, k)
+    return point
 
 
 def drawn_groups(draw: Tensor, tested: int, most: int) -> Tensor:
@@ -156,11 +126,15 @@ def short_search(
     at the clean image, with squares, only if nothing is kept; otherwise a good perturbation would be replaced by a
     worse one."""
     draws = noise.uniform(Stream.PROPOSAL, images.index, 0, (2,))
-    before = on_groups(threat, images, kept, drawn_groups(draws[:, 0], tested, threat.budget.k), tested)
-    squares = (draws[:, 1] < SQUARES) | ~before.v.flatten(1).any(1)
-    side = torch.where(squares, longest_side(before.k), 1)
-    first = Change(before.v > 0, before.delta)
-    search = Continued(threat.budget, queries, early_stop=False, first=first, k=before.k, side=side)
+    delta, most = images.clip(kept), threat.budget.k
+    score = threat.gather(delta**2)
+    used = (score > 0).flatten(1).sum(1)
+    k = tested * (-(-used // tested)).clamp(max=most // tested)
+    k = torch.where(used > 0, k, drawn_groups(draws[:, 0], tested, most))
+    mask = (threat.top_k(score, images.usable, k, most) > 0) & (score > 0)
+    side = torch.where((draws[:, 1] < SQUARES) | (used == 0), longest_side(k), 1)
+    first = Change(mask, torch.where(mask, delta, 0.0))
+    search = Continued(threat.budget, queries, early_stop=False, first=first, k=k, side=side)
     unknown = torch.full_like(images.y, -torch.inf, dtype=torch.float32)
     return search.perturb_batch(oracle, threat, replace(images, clean_loss=unknown), noise)
 
