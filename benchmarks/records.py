@@ -206,9 +206,8 @@ def trained_by(record: Record, model: str) -> str:
 
 
 def recipe_of(name: str) -> Record:
-    """The values of a file in recipes/subjects or recipes/quick."""
-    folder = "subjects" if name.startswith("subject-") else "quick"
-    values: Record = tomllib.loads((ROOT / "recipes" / folder / f"{name}.toml").read_text())
+    """The values of a file in a folder of recipes/."""
+    values: Record = tomllib.loads(next((ROOT / "recipes").glob(f"*/{name}.toml")).read_text())
     return values
 
 

@@ -3,7 +3,8 @@
     python benchmarks/training.py cifar10-plain cifar10-fast-ls --data npz:cifar10.npz
 
 The same as `spgd train --recipe recipes/quick/NAME.toml --out runs/quick/NAME` and `spgd evaluate --attack saa`, one
-after the other; the same command resumes. The records go to benchmarks/results/train-NAME.json.
+after the other; the same command resumes. The records go to benchmarks/results/train-NAME.json. The recipes of
+recipes/paper are run in the same way.
 
     python benchmarks/training.py cifar10-plain cifar10-anneal --data npz:cifar10.npz --ship prn18-anneal --seeds 3
 
@@ -55,9 +56,11 @@ WEIGHTS = ROOT / "weights"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [file.stem for folder in ("quick", "paper") for file in sorted((ROOT / "recipes" / folder).glob("*.toml"))]
     parser.add_argument(
-        "names", nargs="+", help="of files in recipes/quick, in an order in which one builds on another"
-    )
+        "names", nargs="+", metavar="NAME", choices=known,
+        help="of recipes in recipes/quick or recipes/paper, in an order in which one builds on another",
+    )  # fmt: skip
     parser.add_argument("--data", required=True, help="as for spgd train")
     parser.add_argument("--runs", type=Path, default=Path("runs/quick"))
     parser.add_argument("-n", type=int, default=1000, help="test images under attack")
@@ -180,7 +183,7 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     others = papers[1:]
     every = [*before(name, args), card_of(folder)]
     return {
-        "recipe": f"recipes/quick/{name}.toml",
+        "recipe": str(recipe_of(name).relative_to(ROOT)),
         "command": card["command"].replace(args.data, named(args.data)),
         **origin(args.data),
         "data": Path(args.data).name,
@@ -226,7 +229,7 @@ def together(evaluations: Iterable[Evaluation]) -> list[zoo.Figure]:
 
 
 def recipe_of(name: str) -> Path:
-    return ROOT / "recipes" / "quick" / f"{name}.toml"
+    return next((ROOT / "recipes").glob(f"*/{name}.toml"))
 
 
 def main() -> None:

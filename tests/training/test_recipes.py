@@ -21,20 +21,30 @@ from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-FILES, QUICK, SUBJECTS = (sorted(RECIPES.glob(f"{under}*.toml")) for under in ("", "quick/", "subjects/"))
+FILES, PAPER, QUICK, SUBJECTS = (
+    sorted(RECIPES.glob(f"{under}*.toml")) for under in ("", "paper/", "quick/", "subjects/")
+)
 
 
 def test_the_runs_of_the_paper_have_recipes() -> None:
-    names = {file.stem for file in FILES}
-    assert {f"cifar10-{name}" for name in ("plain", "sat", "strades", "strades-sn", "fast-ls")} <= names
-    assert {"cifar10-strades-row", "cifar10-strades-patch", "cifar100-strades", "imagenet100-sat", "gtsrb-sat"} <= names
+    names = ("plain", "sat", "strades", "strades-sn", "fast-ls", "strades-row", "strades-patch")
+    others = ("cifar100-strades", "imagenet100-sat", "gtsrb-sat")
+    assert {file.stem for file in PAPER} == {f"paper-{name}" for name in (*names, *others)}
+    assert {read(file)["epochs"] for file in PAPER if file.stem.removeprefix("paper-") in names} == {100}
 
 
-@pytest.mark.parametrize("file", [*FILES, *QUICK, *SUBJECTS], ids=lambda file: str(file.relative_to(RECIPES)))
+def test_no_two_recipes_have_the_same_name() -> None:
+    """Records and cards name a recipe without its folder."""
+    names = [file.stem for file in RECIPES.rglob("*.toml")]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("file", [*FILES, *PAPER, *QUICK, *SUBJECTS], ids=lambda file: str(file.relative_to(RECIPES)))
 def test_a_recipe_makes_settings(file: Path) -> None:
     values = read(file)
     assert {"method", "data", "model", "k"} <= values.keys()
-    assert ("cifar10" if file in SUBJECTS else file.stem.split("-")[0]) in values["data"]
+    data = file.stem.removeprefix("paper-").split("-")[0].removesuffix("224")
+    assert (data if data in ("cifar100", "imagenet100", "gtsrb", "digits") else "cifar10") in values["data"]
     budget = Budget(values["k"], options.pattern(values.get("pattern", "pixel")))
     wanted = {n: v for n, v in values.items() if n not in (*SOURCES, "method")}
     wanted["others"] = [options.budget(words) for words in values.get("others", ())]
@@ -56,14 +66,16 @@ def test_subjects_start_from_the_plain_one() -> None:
     assert set(starts.values()) == {"zoo:subject-plain"}
 
 
-@pytest.mark.parametrize(("name", "k", "epochs"), [("imagenet100-sat", 200, 40), ("gtsrb-sat", 600, 20)])
+@pytest.mark.parametrize(("name", "k", "epochs"), [("imagenet100", 200, 40), ("gtsrb", 600, 20)])
 def test_large_images_are_trained_on_as_in_the_paper(name: str, k: int, epochs: int) -> None:
-    values = read(RECIPES / f"{name}.toml")
+    values = read(RECIPES / "paper" / f"paper-{name}-sat.toml")
     assert (values["method"], values["model"], values["size"], values["k"]) == ("sat", "resnet34", 224, k)
     assert (values["epochs"], values["batch"], values["k"] * values["multi_eps"]) == (epochs, 32, 1200)
 
 
-@pytest.mark.parametrize("name", ["imagenet100-sat", "gtsrb-sat", "imagenet100-anneal", "gtsrb-anneal"])
+@pytest.mark.parametrize(
+    "name", ["paper/paper-imagenet100-sat", "paper/paper-gtsrb-sat", "imagenet100-anneal", "gtsrb224-anneal"]
+)
 def test_large_images_are_trained_on_from_their_folders(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +83,7 @@ def test_large_images_are_trained_on_from_their_folders(
     monkeypatch.setattr(datasets, "GTSRB_TEST", 2)
     monkeypatch.setattr(api, "TESTED", 2)
     monkeypatch.chdir(tmp_path)
-    data, _, method = name.partition("-")
+    data, method = name.replace("gtsrb224", "gtsrb").split("-")[-2:]
     folders = {"imagenet100": ("train/n01440764", "train/n01484850", "val/n01440764", "val/n01484850"),
                "gtsrb": ("00000", "00001")}[data]  # fmt: skip
     for number, folder in enumerate(folders):
