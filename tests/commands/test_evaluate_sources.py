@@ -44,6 +44,7 @@ def test_weights_in_a_file_and_a_folder_of_pictures(tmp_path: Path) -> None:
     assert record["about"]["class_names"] == list(zoo.CIFAR10_CLASSES)
     assert record["clean_accuracy"] > 0.6, "the labels are those of the pictures"
     assert "reported successes confirmed" in spgd("verify", tmp_path / "run", *model)
+    assert "reported successes confirmed" in spgd("verify", tmp_path / "run", *model, *data[:2], *data[4:])
 
 
 def test_features_and_groups_of_a_file(tmp_path: Path) -> None:

@@ -220,6 +220,24 @@ def test_verify_names_the_rows_and_fails(tmp_path: Path) -> None:
     assert f"fooled differs from the record in 1 row: {hidden}" in done.output
 
 
+def test_verify_with_data_finds_images_that_are_not_those_of_the_data(tmp_path: Path) -> None:
+    """A run on easier images, with their checksum in the record, is sound in itself."""
+    model, (x, y) = zoo.load("small-plain"), zoo.bundled_images(8)
+    names, attack = {"model": "small-plain", "data": "bundled"}, sp.SparsePGD(sp.Budget(k=2), steps=2)
+    runs.run(tmp_path / "honest", attack, model, (x, y), names)
+    runs.run(tmp_path / "easier", attack, model, (x.flip(0), y.flip(0)), names)
+
+    def checked(run: str, *data: str) -> tuple[int, str]:
+        words = ("verify", str(tmp_path / run), "--model", "zoo:small-plain", *data)
+        done = CliRunner().invoke(app, words)
+        return done.exit_code, f"{done.output}{done.exception or ''}"
+
+    assert checked("honest", "--data", "bundled")[0] == 0
+    assert checked("easier")[0] == 0
+    assert "data.sha256 is" in checked("easier", "--data", "bundled")[1]
+    assert "--choose and --size describe the images of --data" in checked("honest", "--size", "32")[1]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -150,13 +150,27 @@ def verify(
     weights: arg.Weights = None,
     trust: arg.Trust = False,
     normalise: arg.Normalise = None,
+    data: Annotated[
+        str | None,
+        arg.of_input("--data", help="Images of the run, as for spgd evaluate. Default: those stored in the folder."),
+    ] = None,
+    choose: arg.Choose = None,
+    size: arg.Side = None,
     device: arg.Device = None,
 ) -> None:
-    """Check every reported success of a finished run again, from its files and the model alone."""
+    """Check every reported success of a finished run again, from its files and the model alone. With --data, also
+    check that the run used these images and labels."""
     place = device_named(device)
-    load(folder)  # raises before the model is loaded
-    source = load_model(model, weights=weights, trust=trust, normalise=normalise)
-    found = audit(folder, source.model.to(place), device=place)
+    record = load(folder)  # raises before the model is loaded
+    how: dict[str, Any] = {"weights": weights, "trust": trust, "normalise": normalise}
+    if data is not None:
+        pairs = load_pairs([model], data, record.images, size=size, choose=options.choice(choose), device=place, **how)
+        source, images = pairs[0]
+    elif choose is not None or size is not None:
+        raise UnsupportedError("--choose and --size describe the images of --data; add --data or omit them")
+    else:
+        source, images = load_model(model, **how), None
+    found = audit(folder, source.model.to(place), images, device=place)
     out.print(f"{found.held} of {found.reported} reported successes confirmed")
     for message in found.messages():
         out.print(message, soft_wrap=True)
