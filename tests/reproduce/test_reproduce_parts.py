@@ -16,6 +16,7 @@ from sparsepgd.reproduce.fresh import Training
 from sparsepgd.reproduce.jobs import Subject, passes
 from sparsepgd.reproduce.parts import Case
 from sparsepgd.reproduce.recipes import recipe
+from sparsepgd.reproduce.show import grids
 from sparsepgd.threat.norms import group_l0
 from support.models import Linear, SmallConvNet, images, labelled
 from support.tiny_jobs import tiny_job
@@ -115,10 +116,23 @@ def test_iterations_of_spgd_are_read_from_one_run_and_those_of_rs_from_several(t
     _, plan = recipe("iterations").prepare(job)
     outcome = plan.finish([part.run(job, None) for part in plan.parts])
     for section in ("sPGD_p", "sPGD_u", "RS", "anneal"):
-        line = [number.here for number in outcome.numbers if number.section == section]
+        line = [one.here for one in outcome.numbers if one.section == section and one.here is not None]
         assert line == sorted(line, reverse=True) or section == "RS"
     (axis,) = outcome.figures["iterations"]().axes
-    assert len(axis.lines) == 4
+    assert [line.get_label() for line in axis.lines if line.get_marker() == "o"] == ["sPGD_p", "sPGD_u", "anneal", "RS"]
+
+
+def test_the_end_of_the_papers_curve_is_a_mark_even_if_the_runs_are_shorter(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, images=2, models={"sTRADES": "zoo:small-plain"})
+    _, plan = recipe("iterations").prepare(job)
+    outcome = plan.finish([part.run(job, None) for part in plan.parts])
+    (axis,) = outcome.figures["iterations"]().axes
+    marks = [line for line in axis.lines if line.get_marker() == "D"]
+    assert [list(line.get_xdata()) for line in marks] == [[10_000.0]] * 3 + [[]]
+    assert [list(line.get_ydata()) for line in marks[:3]] == [[84.6], [81.7], [61.8]], "as printed in Table I"
+    assert marks[3].get_label() == "the paper"
+    (grid,) = (one for one in grids(outcome) if one.title == "RS")
+    assert [row[-1] for row in grid.rows] == ["-", "61.8"]
 
 
 def test_pictures_show_an_image_for_each_kind_that_succeeds(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsepgd import atomic, tables
-from sparsepgd.report.style import INK, colour, dash, figure_style, new_figure, plain, png, svg
+from sparsepgd.report.style import INK, MUTED, colour, dash, figure_style, new_figure, plain, png, svg
 from sparsepgd.reproduce.jobs import Job
 from sparsepgd.reproduce.parts import Number, Outcome
 from sparsepgd.reproduce.recipe import Recipe, facts
@@ -116,11 +116,15 @@ def lines(
     log: bool = False,
     spread: Mapping[str, Sequence[float]] | None = None,
     top: float | None = 100,
+    marks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] | None = None,
 ) -> Any:
-    """Draw a line for each name, in panels by title; `spread`: half the width of a band."""
+    """Draw a line for each name, in panels by title; `spread`: half the width of a band. `marks`: the paper's values
+    of the same panels and names, drawn as open diamonds."""
+    diamond: Any = {"ls": "", "marker": "D", "ms": 6, "mfc": "none"}
     with figure_style():
         figure, axes, legend = panels_of(list(panels))
-        for axis, series in zip(axes, panels.values(), strict=True):
+        for axis, (title, series) in zip(axes, panels.items(), strict=True):
+            printed = (marks or {}).get(title, {})
             for number, (name, points) in enumerate(series.items()):
                 across, up = np.array(points).T
                 style: Any = {"color": colour(number), "ls": dash(number), "marker": "o", "ms": 4}
@@ -128,13 +132,17 @@ def lines(
                 if spread is not None:
                     half = np.array(spread[name])
                     axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
+                if name in printed:
+                    axis.plot(*np.array(printed[name]).T, color=colour(number), **diamond)
             axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
             if log:
-                ticks = sorted({x for points in series.values() for x, _ in points})
+                ticks = sorted({x for points in (*series.values(), *printed.values()) for x, _ in points})
                 axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=0 if len(panels) == 1 else 60)
                 axis.minorticks_off()
             if top is not None:
                 axis.set_ylim(0, top * 1.02)
+        if marks:
+            axes[0].plot([], [], color=MUTED, label="the paper", **diamond)
         legend()
     return figure
 

@@ -22,7 +22,8 @@ from sparsepgd.search import SparseRS
 from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget
 
-LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+PAPERS = 10_000  # iterations
+LADDER = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, PAPERS)
 ENSEMBLES = ("sAA", "saa+")
 WITHIN = ": images fooled within T iterations, %"
 KS = (0, 1, 2, 5, 10, 15, 20, 30, 40, 50)
@@ -50,6 +51,9 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
             for case, one in zip(parts, done, strict=True)
             for length, share in _read(case, one.record)
         ]
+        known = {(number.section, number.row, number.column) for number in numbers}
+        ends = {(case.section, case.row, f"T={PAPERS}"): _end(recipe, case, PAPERS) for case in parts}
+        numbers += [Number(*place, None, end) for place, end in ends.items() if end is not None and place not in known]
         words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
                         "Tables I and II", "anneal is read from one run; a run shorter than one cycle has another "
                         "schedule")  # fmt: skip
@@ -60,12 +64,15 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
 
 def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
     """Robust accuracy over the number in columns such as T=300 (`before`: T=): a panel for each model, a line for each
-    attack."""
+    attack, and the paper's values as marks."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number in numbers:
-        point = (float(number.column.removeprefix(before)), number.here or 0.0)
-        panels.setdefault(number.row, {}).setdefault(number.section, []).append(point)
-    return lines(panels, (words, "robust accuracy, %"), log=before == "T=")
+        across = float(number.column.removeprefix(before))
+        for into, value in ((panels, number.here), (marks, number.paper)):
+            if value is not None:
+                into.setdefault(number.row, {}).setdefault(number.section, []).append((across, value))
+    return lines(panels, (words, "robust accuracy, %"), log=before == "T=", marks=marks)
 
 
 def ladder(most: int) -> list[int]:
@@ -82,9 +89,10 @@ def _read(case: Case, record: Record) -> list[tuple[int, float]]:
 
 
 def _end(recipe: Recipe, case: Case, length: int) -> float | None:
+    """The number that the paper prints for this length."""
     section = "imagenet100, k=200" if recipe.size > 32 else "k=20"
     label = "more" if recipe.size > 32 else "20"
-    return table(label).value(section, case.row, case.section) if length == 10_000 else None
+    return table(label).value(section, case.row, case.section) if length == PAPERS else None
 
 
 def sparsity(recipe: Recipe, job: Job) -> Plan:
