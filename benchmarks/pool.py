@@ -1,6 +1,9 @@
 """Work in several processes with a time limit."""
 
 import math
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -35,8 +38,17 @@ def collected(
 
 
 def begin() -> None:
-    """Initialise a process with one thread, because all processes share the cores."""
+    """Initialise a process with one thread, because all processes share the cores. It ends with its parent: if that was
+    killed, unfinished work would keep the folder locked for the command that resumes it."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def seconds(finished: Any) -> str:
