@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load as load_tensors
@@ -236,6 +237,8 @@ def test_verify_with_data_finds_images_that_are_not_those_of_the_data(tmp_path: 
     assert checked("easier")[0] == 0
     assert "data.sha256 is" in checked("easier", "--data", "bundled")[1]
     assert "--choose and --size describe the images of --data" in checked("honest", "--size", "32")[1]
+    np.savez(tmp_path / "few.npz", x=x[:5].numpy(), y=y[:5].numpy())
+    assert "data.images is 5, the record has 8; pass the" in checked("honest", "--data", f"npz:{tmp_path}/few.npz")[1]
 
 
 @pytest.mark.parametrize(

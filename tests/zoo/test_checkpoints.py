@@ -133,8 +133,10 @@ def test_wrappings_are_taken_off(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("mean", "std"), ("mu", "sigma"), ("normalize.mean", "normalize.std"), ("0.mean", "0.std")]
-)
+    "names",
+    [("mean", "std"), ("mu", "sigma"), ("mean", "sigma"), ("mu", "std"), ("normalize.mean", "normalize.std"),
+     ("0.mean", "0.std")],
+)  # fmt: skip
 def test_the_normalisation_in_a_checkpoint_is_found(names: tuple[str, str]) -> None:
     state = random(PreActResNet((4, 8), (1, 1), 3)).state_dict()
     prefix = "1." if names[0].startswith("0.") else "model." if "normalize" in names[0] else ""

@@ -77,8 +77,8 @@ def audit(
     best = "digest" if "digest" in told and "digest" in given else "sha256"
     _same(f"model.{best}", told[best], given[best])
     named = record.configuration["data"]
-    _same("data.sha256", named["sha256"], identity.digest(x, y))
     _same("data.images", named.get("images", len(x)), len(x))
+    _same("data.sha256", named["sha256"], identity.digest(x, y))
     budget = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
     quantize = tensors["x_adv"].dtype == torch.uint8 or bool(record.configuration["attack"].get("quantize"))
     x_adv = decoded(tensors["x_adv"].to(x.device), x)

@@ -3,7 +3,7 @@
 | from | what it looks like | what is done |
 | --- | --- | --- |
 | all | wrapped: {"state_dict": ...}, "model", "net", "ema", "last", ...; in front of every key "module.", "model.", "1.", "_orig_mod." | unwrapped, cut off |
-| all | buffers mean and std, or mu and sigma, optionally after "normalize." or "0." | removed: they normalise the input |
+| all | buffers mean or mu, and std or sigma, optionally after "normalize." or "0." | removed: they normalise the input |
 | ResNet of the official code | "classifier." | "linear." |
 | ResNet of the official code | convolutions with bias before batch normalisation | bias subtracted from the running mean, which is the same function |
 | WideResNet of RobustBench | "block1.layer.0.", "convShortcut.", "bn1.", "fc." | "layer1.0.", "shortcut.0.", "bn.", "linear." |
@@ -32,7 +32,7 @@ State = dict[str, Tensor]
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema", "model_ema", "last", "best")
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "1.")
-BUFFERS = (("mean", "std"), ("mu", "sigma"))  # of a normalisation
+BUFFERS = (("mean", "std"), ("mu", "sigma"), ("mean", "sigma"), ("mu", "std"))  # of a normalisation
 BEFORE = ("", "normalize.", "normalise.", "0.")
 RENAMES: dict[str, tuple[tuple[str, str], ...]] = {
     "resnet": ((r"^classifier\.", "linear."),),
