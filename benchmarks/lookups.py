@@ -208,16 +208,17 @@ class Row:
 
 def accuracies(records: Records, one: Made, label: str, section: str, *rows: str) -> Row:
     """Our model in the place of one of the paper's may have a lower robust accuracy in another record than `one`."""
-    theirs, found, images = paper(label)[section], Pairs(), set()
+    theirs, found, lengths = paper(label)[section], Pairs(), set()
     for row in rows:
         recipe = trained_by(one.record, one.places.get(row, ""))
         if recipe and section in SECTIONS and (low := records.strongest(recipe, SECTIONS[section])):
-            found[row], images = (theirs[row]["sAA"], low.percent), images | {low.images}
+            found[row] = theirs[row]["sAA"], low.percent
+            lengths.add((low.images, low.steps))
         elif left := [value for column, value in one.cells(section, row).items() if column != "clean"]:
-            found[row], images = (theirs[row]["sAA"], min(left)), images | {one.record["images"]}
+            found[row] = theirs[row]["sAA"], min(left)
+            lengths.add((one.record["images"], one.steps))
     models = dict.fromkeys(one.places[row] for row in found if row in one.places) or one.places.values()
     kinds = dict.fromkeys(f"{model.partition('-')[0]}-..." for model in models)
-    few = images <= {one.record["images"]}
     return Row(
         one.link,
         found.theirs,
@@ -225,8 +226,16 @@ def accuracies(records: Records, one: Made, label: str, section: str, *rows: str
         found.order,
         models=", ".join(models if len(models) == 1 else kinds),
         have=f"{len(theirs.keys() & one.places.keys())} of {len(theirs)}",
-        size=size(one) if few else f" ({' or '.join(map(str, sorted(images)))} images)",
+        size=sized(lengths),
     )
+
+
+def sized(lengths: Iterable[tuple[int, int | None]]) -> str:
+    """The numbers of images and steps of some measurements, unless they are the usual ones."""
+    images, steps = (sorted({one for one in each if one is not None}) for each in zip(*lengths, strict=True))
+    counts = [" or ".join(f"{one:,}" for one in each) for each in (images, steps)]
+    words = f"{counts[0]} images" + f" and {counts[1]} steps" * bool(steps)
+    return "" if words == USUAL else f" ({words})"
 
 
 def pairs(one: Made, section: str, row: str | None = None, column: str | None = None) -> Pairs:

@@ -125,9 +125,12 @@ def _cells(records: Records, recipe: str, record: Record) -> list[Any]:
     return [100 * record["clean"], _figure(saa, _few(saa)) if saa else "-", _lowest(records, _low(records, recipe))]
 
 
-def fewer_images() -> int:
-    """The number of images of the measurements with a mark."""
-    return FEWER
+def fewer_images(records: Records) -> str:
+    """The number of images of the measurements with a mark, and their lengths."""
+    runs = [run for record in records.of("subject").values() for run in record["robust"] if run["images"] == FEWER]
+    lengths = {(run["steps"], run["queries"]) for run in runs if run["attack"] != ALL_RUNS}
+    words = sorted(f"{steps:,} steps and {queries:,} queries" for steps, queries in lengths)
+    return f"{FEWER:,} images, with {' or '.join(words)}"
 
 
 def _figure(one: Measured, words: list[str]) -> str:

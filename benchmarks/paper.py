@@ -49,6 +49,8 @@ def in_short(records: Records) -> list[list[Any]]:
     for one in (one for name in ("unstructured", "structured") for one in records.by_recipe.get(name, ())):
         for section, row in dict.fromkeys((number["section"], number["row"]) for number in one.numbers):
             paper = {n["column"]: n["paper"] for n in one.numbers if (n["section"], n["row"]) == (section, row)}
+            if "sAA" not in paper:  # only some columns were measured; another record has the model
+                continue
             place = one.places.get(row, row)
             lowest = records.strongest(trained_by(one.record, place), SECTIONS[section])
             clean = one.record["models"].get(place, {}).get("clean_accuracy")
@@ -98,7 +100,7 @@ def _placed(one: Made, section: str) -> str:
 
 def reasons(one: Made) -> list[str]:
     """Why the numbers may differ. Reasons about models are left out if the rows name the models."""
-    named = one.places and one.places.keys() <= {number["row"] for number in one.numbers}
+    named = not one.places.keys().isdisjoint(number["row"] for number in one.numbers)
     found = [reason for reason in one.values["reasons"] if not (named and reason.startswith("model: "))]
     found += [one.values["note"]] if "note" in one.values else []
     return [worded(reason, WORDING) for reason in found]

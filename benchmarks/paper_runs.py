@@ -27,6 +27,7 @@ import multiprocessing
 import re
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -43,7 +44,7 @@ from sparsepgd.report.style import svg
 from sparsepgd.reproduce.experiments.ablation import SCANS
 from sparsepgd.reproduce.experiments.training import POLICIES
 from sparsepgd.reproduce.jobs import OURS, SHIPPED, SIDE, Job, Scale, scale
-from sparsepgd.reproduce.parts import Case, Finished, Part, Plan, identified
+from sparsepgd.reproduce.parts import Case, Finished, Number, Part, Plan, identified
 from sparsepgd.reproduce.recipe import Recipe
 from sparsepgd.reproduce.recipes import recipe
 from sparsepgd.runs.identity import environment
@@ -90,6 +91,8 @@ class Order:
     alone: bool = False
     size: int | None = None
     rows: tuple[str, ...] = ()  # of tables; (): all
+    columns: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
 
     def own_images(self, one: Recipe) -> bool:
         """Whether a recipe uses bundled images, enlarged if it is for large ones."""
@@ -187,7 +190,8 @@ def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict
 
 
 def wanted(order: Order, part: Part) -> bool:
-    return not order.rows or getattr(part, "row", None) in order.rows
+    chosen = {"row": order.rows, "column": order.columns, "section": order.sections}
+    return all(not names or getattr(part, field, None) in names for field, names in chosen.items())
 
 
 def turn(part: Part) -> tuple[bool, int, int]:
@@ -206,8 +210,11 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
     if not here or (missing and not plan.gaps):
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
-    if missing:
-        dash = "a dash means that the run " + "was not asked for or " * bool(order.rows)
+    if order.columns or order.sections:
+        outcome = replace(outcome, numbers=asked(order, outcome.numbers))
+    if missing and any(one.here is None for one in outcome.numbers):
+        dash = "a dash means that the run "
+        dash += "was not asked for or " * bool(order.rows or order.columns or order.sections)
         dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = max((part.subject for part in plan.parts), key=lambda one: len(one.x))  # slow attacks have fewer images
@@ -235,6 +242,12 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
 
 
 FIELDS = ("hardware", "python", "torch", "sparsepgd")
+
+
+def asked(order: Order, numbers: Sequence[Number]) -> list[Number]:
+    """The numbers of the rows, columns and sections that were asked for, with the clean accuracy."""
+    chosen = {"row": order.rows, "column": order.columns and ("clean", *order.columns), "section": order.sections}
+    return [one for one in numbers if all(not names or getattr(one, field) in names for field, names in chosen.items())]
 
 
 def told(words: Any) -> str:
@@ -294,6 +307,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows", nargs="+", default=[], metavar="ROW", help="of the tables, e.g. eps=8/255; default: all"
     )
+    parser.add_argument("--columns", nargs="+", default=[], metavar="COLUMN", help="e.g. LOAP; default: all")
+    parser.add_argument("--sections", nargs="+", default=[], metavar="SECTION", help="e.g. k=10; default: all")
     parser.add_argument("--few", type=int, default=200, help="images of CornerSearch and SparseFool")
     parser.add_argument("--scale", default="small", help="lengths, where the next three do not say otherwise")
     parser.add_argument("--steps", type=int)
@@ -329,7 +344,7 @@ def ordered(args: argparse.Namespace) -> Order:
     models = tuple(given.items())
     return Order(
         models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1, args.size,
-        tuple(args.rows),
+        tuple(args.rows), tuple(args.columns), tuple(args.sections),
     )  # fmt: skip
 
 

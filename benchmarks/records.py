@@ -35,6 +35,7 @@ class Measured:
     attack: str
     images: int
     record: str
+    steps: int | None = None  # None: not in steps, or several runs
 
     @property
     def percent(self) -> float:
@@ -148,7 +149,8 @@ class Records(dict[str, Record]):
             for one in record["robust"]:
                 attack = "sAA" if one["attack"] == "saa" else one["attack"]  # as in the paper's tables
                 budget = one["k"], pattern_of(one["pattern"])
-                yield Measured(recipe, budget, one["robust_accuracy"], attack, one["images"], name)
+                share, steps = one["robust_accuracy"], one.get("steps")
+                yield Measured(recipe, budget, share, attack, one["images"], name, steps)
 
     def _cascades(self) -> Iterator[Measured]:
         for name, record in self.of("saa").items():
@@ -169,7 +171,7 @@ class Records(dict[str, Record]):
                 if recipe and number["column"] != "clean" and number["here"] is not None:
                     images = one.record.get("few", {}).get(number["column"], one.record["images"])
                     budget, share = SECTIONS[number["section"]], number["here"] / 100
-                    yield Measured(recipe, budget, share, number["column"], images, one.file)
+                    yield Measured(recipe, budget, share, number["column"], images, one.file, one.steps)
 
     @cached_property
     def papers(self) -> list[Made]:
@@ -240,6 +242,7 @@ class Pair:
     seconds: tuple[float, float]  # theirs, ours
     left: tuple[float, float]  # images still classified correctly
     warm: bool  # whether theirs had an untimed warm-up, too
+    ours: str  # the precision of our search, and whether its model was compiled
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -256,7 +259,8 @@ def beside_official(record: Record) -> Iterator[Pair]:
             seconds, left = (
                 (statistics.fmean(official[key]), statistics.fmean(row[key])) for key in ("seconds", "robust")
             )
-            yield Pair(attack, row["images"], seconds, left, official["warm_up"] is not None)
+            ours = row["precision"] + ", compiled" * row["compiled"]
+            yield Pair(attack, row["images"], seconds, left, official["warm_up"] is not None, ours)
 
 
 def hardware(record: Record) -> str:

@@ -223,8 +223,9 @@ def test_the_strongest_measurement_counts_and_all_stages_are_paid_for(pages: Any
 
 
 def test_official_code_without_a_first_call_of_its_own_is_marked(pages: Any, tmp_path: Path) -> None:
-    for name, warm_up, shown in (("a", None, "| 4.0 * |"), ("b", 9.0, "| 4.0 |")):
+    for name, warm_up, shown in (("a", None, "| fp16 | 4.0 * |"), ("b", 9.0, "| fp16, compiled | 4.0 |")):
         row = {"name": "spgd-projected", "images": 8, "seconds": [1.0], "robust": [3], "warm_up": 2.0}
+        row |= {"precision": "fp16", "compiled": name == "b"}
         theirs = {**row, "name": "official spgd-projected", "seconds": [4.0], "warm_up": warm_up}
         content = {"model": "mine", "hardware": "a device", "attacks": [row, theirs]}
         (tmp_path / "speed-mine.json").write_text(json.dumps(content))

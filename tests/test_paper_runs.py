@@ -81,6 +81,25 @@ def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monke
     assert record["reasons"][-1].startswith("a dash means that the run was not asked for or did not finish")
 
 
+def test_numbers_of_columns_and_sections_that_are_not_asked_for_are_left_out(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--columns", "PGD0", "RS", "--sections", "k=10", "--rows", "Vanilla")
+    models = ("--model", "Vanilla=zoo:small-plain", "GD=zoo:small-strades", "--name", "mine")
+    args, order = words(driver, monkeypatch, tmp_path, "unstructured", *models, *asked)
+    parts = driver.planned(order, "unstructured")[1].parts
+    places = [place for place, part in enumerate(parts) if driver.wanted(order, part)]
+    assert {(parts[one].section, parts[one].row, parts[one].column) for one in places} == {
+        ("k=10", "Vanilla", "PGD0"), ("k=10", "Vanilla", "RS"),
+    }  # fmt: skip
+    done = {driver.key(parts[one]): driver.attack(order, "unstructured", one) for one in places}
+    numbers = driver.record(order, args, "unstructured", done)["numbers"]
+    assert [(one["section"], one["row"], one["column"]) for one in numbers] == [
+        ("k=10", "Vanilla", column) for column in ("clean", "RS", "PGD0")
+    ]
+    assert all(one["here"] is not None for one in numbers)
+
+
 def test_figures_are_drawn_from_records(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("histogram", "ratio", "pictures")
     args, order = words(driver, monkeypatch, tmp_path, *names, "--model", "Vanilla=zoo:small-plain", "--name", "mine")
