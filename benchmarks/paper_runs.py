@@ -8,10 +8,9 @@
         --steps 20 --queries 40 --passes 42 --rows l0_1600 patch4x4_100
     python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
 
-Without --model the models are the subjects, as for `spgd reproduce`. --name prn18 uses the PreActResNet-18 models of
-PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of RECIPES, the
-most important first. With subjects, the recipes for large images, Figure 1 and the pictures use bundled images, at most
-100; for a network for large images see examples/efficientnet_lite.py.
+Without --model the models are the subjects, as for `spgd reproduce`. Recipes run in the order given, or in that of
+RECIPES, the most important first. With subjects, the recipes for large images, Figure 1 and the pictures use bundled
+images, at most 100; for a network for large images see examples/efficientnet_lite.py.
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images; with that folder,
 another machine can continue. After --seconds unfinished attacks are stopped, and tables have gaps. One process
@@ -56,19 +55,6 @@ SUBJECTS, RUNTIME, PICTURES = "subjects", "runtime", "pictures"
 RECIPES = (
     "unstructured", "structured", "histogram", *SCANS, "iterations", "sparsity", "ratio", "watermarks",
 )  # fmt: skip
-PRN18 = {  # the paper's model: ours, the first that is available
-    "Vanilla": ("prn18-plain",),
-    "GD": ("prn18-linf",),
-    "sAT": ("prn18-sat",),
-    "sTRADES": ("prn18-strades",),
-    "sTRADES-l0": ("prn18-strades",),
-    "sTRADES-row": ("prn18-strades-row",),
-    "sTRADES-p5x5": ("prn18-strades-patch5",),
-    "Fast-LS-l0": ("prn18-fast-ls",),
-    "SparseAnneal": ("prn18-anneal",),
-    "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
-}
-ABLATED = "Fast-EG-l1"  # no model of PRN18 is trained like it, so it has a place in the ablations only
 SLOW = ("SF", "LOAP", "CS")  # the slowest columns on a GPU, which start first among equals
 MOST = 100  # bundled images
 WARM = 20  # steps
@@ -98,15 +84,13 @@ class Order:
     def job(self, name: str) -> Job:
         """The job of one recipe, with all models that have a place in it."""
         one = recipe(name)
-        found = {role: source for role, source in self.models if role in one.roles}
-        if name not in SCANS:
-            found.pop(ABLATED, None)
-        own = self.own_images(one)
-        return Job(
-            self.scale, self.out, found, SHIPPED if own else self.data, min(self.images, MOST) if own else self.images,
-            self.size, device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
-            chunk=self.chunk,
-        )  # fmt: skip
+        models = {role: source for role, source in self.models if role in one.roles}
+        data, images = self.data, self.images
+        if self.own_images(one):
+            data, images = SHIPPED, min(images, MOST)
+        few = (("CS", self.few), ("SF", self.few))
+        device = torch.device(self.device)
+        return Job(self.scale, self.out, models, data, images, self.size, device, self.seed, few, self.chunk)
 
 
 @dataclass(frozen=True)
@@ -318,19 +302,21 @@ def arguments() -> argparse.Namespace:
 
 
 def ordered(args: argparse.Namespace) -> Order:
-    given = dict(word.split("=", 1) for word in args.model)
-    if args.name == "prn18":
-        here = zoo.names()
-        places = {role: [name for name in names if name in here] for role, names in PRN18.items()}
-        given = {role: f"zoo:{names[0]}" for role, names in places.items() if names} | given
     lengths = {name: getattr(args, name) for name in ("steps", "queries", "passes") if getattr(args, name)}
-    length = replace(scale(args.scale), **lengths, **({"name": "own"} if lengths else {}))
-    out = (args.out / "alone" if args.jobs == 1 else args.out).resolve()
-    models = tuple(given.items())
     return Order(
-        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1, args.size,
-        tuple(args.rows),
-    )  # fmt: skip
+        models=tuple(tuple(word.split("=", 1)) for word in args.model),
+        data=args.data,
+        images=args.n,
+        scale=replace(scale(args.scale), **lengths, **({"name": "own"} if lengths else {})),
+        device=args.device,
+        seed=args.seed,
+        out=(args.out / "alone" if args.jobs == 1 else args.out).resolve(),
+        few=args.few,
+        chunk=args.chunk,
+        alone=args.jobs == 1,
+        size=args.size,
+        rows=tuple(args.rows),
+    )
 
 
 def counted(order: Order, names: list[str]) -> int:
@@ -352,8 +338,7 @@ def main() -> int:
     commit()  # cached now, so that it is the commit of the code that runs
     order = ordered(args)
     if order.models:
-        sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}
-        args.recipes = [name for name in args.recipes if order.job(name).models and recipe(name).size in sizes]
+        args.recipes = [name for name in args.recipes if order.job(name).models]
     if not args.recipes:
         sys.exit("none of these models has a place in these recipes; use --model ROLE=SOURCE")
     if args.dry_run:

@@ -126,7 +126,7 @@ def test_models_have_places_where_recipes_have_them(
 ) -> None:
     models = ("--model", "Fast-EG-l1=zoo:small-plain", "sTRADES-l0=zoo:x")
     order = words(driver, monkeypatch, tmp_path, "--data", "npz:x", *models)[1]
-    assert order.job("unstructured").models == {}, "none of ours is trained like it"
+    assert order.job("unstructured").models == {"Fast-EG-l1": "zoo:small-plain"}
     assert order.job("alpha").models == {"Fast-EG-l1": "zoo:small-plain"}
     assert order.job("structured").models == {"sTRADES-l0": "zoo:x"}
     assert order.job("watermarks").data == "npz:x"
