@@ -293,13 +293,12 @@ def main() -> None:
                 found[job] = json.loads(file.read_text())
                 shown(job, json.loads(file.read_text()))
     from inputs import load_images
-    from provenance import head
+    from provenance import head, write_record
 
     args.device, seconds = args.device or device(), round(time.perf_counter() - begun, 1)
     lengths = {"seed": 0, "steps": args.steps, "anneal steps": args.anneal_steps, "seconds": seconds}
     record = {**head(args, *load_images(args.data, args.n)), "model": args.model, **lengths, "jobs": found}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(args.out, record)
 
 
 if __name__ == "__main__":

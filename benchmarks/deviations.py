@@ -10,7 +10,6 @@ process on the same images. The numbers count images that are still classified c
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 from inputs import correct
-from provenance import command, named, origin
+from provenance import command, named, origin, write_record
 from torch import Tensor, nn
 
 import sparsepgd as sp
@@ -163,8 +162,7 @@ def main() -> None:
         times = [round(one, 2) for one in seconds]
         print(f"{gradient:12} {variant:34} {list(robust)}  mean {fmean(robust):.1f}  {times} s", flush=True)
         record["rows"].append({"gradient": gradient, "variant": variant, "robust": list(robust), "seconds": times})
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(args.out, record)
 
     measure(args, model, x, y, write)
 

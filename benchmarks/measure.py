@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from pool import Key, begin, collected, stopped
-from provenance import ROOT, command, commit, named, origin, write_record
+from provenance import ROOT, command, commit, named, origin, resolved, write_record
 from shipping import all_runs, figure, hyphened
 
 from sparsepgd import options, zoo
@@ -144,8 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--leaderboard", type=Path, default=ROOT / "leaderboard")
     args = parser.parse_args()
-    kind, _, file = args.data.partition(":")
-    args.data = f"{kind}:{Path(file).resolve()}" if file else kind
+    args.data = resolved(args.data)
     return args
 
 

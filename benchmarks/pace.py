@@ -9,14 +9,13 @@ beginning of a run of 300, and the longest run gives the numbers for every lengt
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from inputs import DATA, correct, load_images
-from provenance import add_arguments, head
+from provenance import add_arguments, head, write_record
 
 import sparsepgd as sp
 from sparsepgd import zoo
@@ -65,7 +64,7 @@ def main() -> None:
         print(row, flush=True)
         record["rows"].append(row)
         record["seconds"] = round(time.perf_counter() - begun, 1)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(args.out, record)
 
     for pattern in args.patterns:
         for gradient in args.gradients:

@@ -77,6 +77,12 @@ def named(data: str) -> str:
     return f"{kind}{colon}{Path(path).name}" if colon else data
 
 
+def resolved(data: str) -> str:
+    """The name of data with the whole path of its file, for processes in other folders."""
+    kind, _, file = data.partition(":")
+    return f"{kind}:{Path(file).resolve()}" if file else kind
+
+
 def command() -> str:
     """The command line, with folders and files reduced to their names."""
     words = [named(word) if word.startswith("npz:") else re.sub(r"[^=:]*/", "", word) for word in sys.argv[1:]]

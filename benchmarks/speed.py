@@ -16,7 +16,6 @@ for each batch, on the training images of the file.
 
 import argparse
 import dataclasses
-import json
 import time
 from pathlib import Path
 from statistics import median
@@ -24,7 +23,7 @@ from typing import Any
 
 import torch
 from inputs import DATA, MODEL, load_images, load_network
-from provenance import MADE, ROOT, add_arguments, head
+from provenance import MADE, ROOT, add_arguments, head, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -285,8 +284,7 @@ def main() -> None:
     record = {**head(args, x, y), "model": name, "k": args.k, **WORKS[args.work](args, model, x, y)}
     seeds = list(range(args.seeds if args.work == "side-by-side" else 1))
     record = {"seeds": seeds, "seconds": time.perf_counter() - start, **record}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(args.out, record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provenance import ROOT, command, named, origin, write_record
+from provenance import ROOT, command, named, origin, resolved, write_record
 from shipping import first_line, shipped
 
 from sparsepgd import zoo
@@ -134,8 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, for every recipe, e.g. for a quick try")
     args = parser.parse_args()
-    kind, _, file = args.data.partition(":")
-    args.data = f"{kind}:{Path(file).resolve()}" if file else kind
+    args.data = resolved(args.data)
     args.out, args.weights = args.out.resolve(), args.weights.resolve()
     return args
 
