@@ -37,13 +37,7 @@ LAG = 60.0  # seconds until a network file system shows what other workers have 
 def load(folder: str | Path) -> Record:
     folder = Path(folder)
     if (folder / RECORD).is_file():
-        record = read(folder / RECORD, Record)
-        if not record.finished:
-            raise SourceError(
-                f"{folder / RECORD} says finished: false, but only finished runs have this file; delete the folder "
-                "and run again"
-            )
-        return record
+        return read(folder / RECORD, Record)
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
         raise SourceError(
