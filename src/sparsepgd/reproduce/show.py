@@ -111,13 +111,13 @@ def _interval(number: Number | None) -> str:
 
 def lines(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-    words: tuple[str, str],
+    labels: tuple[str, str],
     *,
     log: bool = False,
     spread: Mapping[str, Sequence[float]] | None = None,
     top: float | None = 100,
 ) -> Any:
-    """Draw a line for each name, in panels by title; `spread`: half the width of a band."""
+    """Draw a line for each name, in panels by title. `labels`: of the axes; `spread`: half the width of a band."""
     with figure_style():
         figure, axes, legend = panels_of(list(panels))
         for axis, series in zip(axes, panels.values(), strict=True):
@@ -128,7 +128,7 @@ def lines(
                 if spread is not None:
                     half = np.array(spread[name])
                     axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
-            axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
+            axis.set(xlabel=labels[0], ylabel=labels[1], xscale="log" if log else "linear")
             if log:
                 ticks = sorted({x for points in series.values() for x, _ in points})
                 axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=0 if len(panels) == 1 else 60)
