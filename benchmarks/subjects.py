@@ -23,7 +23,7 @@ from shipping import first_line, shipped
 
 from sparsepgd import zoo
 from sparsepgd.training import recipes
-from sparsepgd.training.records import load as load_training
+from sparsepgd.training.run_folder import load as load_training
 from sparsepgd.zoo.places import SUBJECTS, VARIABLE
 
 RECIPES = ROOT / "recipes" / SUBJECTS

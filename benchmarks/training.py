@@ -47,7 +47,7 @@ from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED
 from sparsepgd.training import recipes
 from sparsepgd.training.entries import add_robust
-from sparsepgd.training.records import load as load_training
+from sparsepgd.training.run_folder import load as load_training
 from sparsepgd.zoo.places import VARIABLE
 
 ROOT = Path(__file__).parent.parent

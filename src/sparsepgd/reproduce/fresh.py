@@ -23,8 +23,7 @@ from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
 from sparsepgd.training.recipes import STARTS
-from sparsepgd.training.records import RECORD, load
-from sparsepgd.training.run_folder import WEIGHTS
+from sparsepgd.training.run_folder import RECORD, WEIGHTS, load
 from sparsepgd.zoo import digits_resnet, preact_resnet18, small_preact_resnet
 
 DATA = "digits"
