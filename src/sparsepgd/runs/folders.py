@@ -165,7 +165,7 @@ class Folder:
     def images_done(self) -> int:
         """The number of images in finished chunks, from the names of their files. Files of other names do not count."""
         ranges = (re.fullmatch(r"(\d+)-(\d+)", file.stem) for file in self.partial.glob("*-*.json"))
-        return sum(int(found[2]) - int(found[1]) for found in ranges if found)
+        return sum(int(match[2]) - int(match[1]) for match in ranges if match)
 
     def wait_for(self, images: int) -> None:
         """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""

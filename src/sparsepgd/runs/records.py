@@ -176,9 +176,9 @@ class Record(Head):
         if not _close(clean / max(n, 1), self.clean_accuracy):
             raise ValueError(f"{n} rows do not give the clean accuracy {self.clean_accuracy}")
         for name, hits in (("clean", clean), ("robust", robust)):
-            given = getattr(self, f"{name}_interval")
-            if not all(map(_close, wilson(hits, n), given)):
-                raise ValueError(f"{hits} of {n} do not give the {name}_interval {given}")
+            interval = getattr(self, f"{name}_interval")
+            if not all(map(_close, wilson(hits, n), interval)):
+                raise ValueError(f"{hits} of {n} do not give the {name}_interval {interval}")
         if [row.index for row in self.rows] != list(range(n)):
             raise ValueError("the rows are not numbered one by one")
         for row in self.rows:
@@ -204,11 +204,11 @@ class Record(Head):
 
     def shown_in_notebook(self, pictures: Iterable[str] = ()) -> str:
         """An HTML table with the warnings; `pictures`: HTML to show below it."""
-        told, row = self.configuration, self.summary()
+        attack, row = self.configuration["attack"], self.summary()
         cells = {
-            "model": told["model"]["name"],
-            "attack": told["attack"]["name"],
-            "budget": describe_budget(told["attack"].get("budget")),
+            "model": self.configuration["model"]["name"],
+            "attack": attack["name"],
+            "budget": describe_budget(attack.get("budget")),
             "images": f"{row.images:,}",
             "clean accuracy": f"{row.clean_accuracy:.1%}",
             "robust accuracy": f"{row.robust_accuracy:.1%}",

@@ -89,15 +89,15 @@ def run(
         if keep is not None:
             keep(images)
         return _record(task, head, [made], "")
-    opened = Folder(folder)
-    with opened.locked() if workers.first else nullcontext():
-        head = workers.share(lambda: _opened(opened, task, configuration, about, named="model" in (config or {})))
+    run_folder = Folder(folder)
+    with run_folder.locked() if workers.first else nullcontext():
+        head = workers.share(lambda: _opened(run_folder, task, configuration, about, named="model" in (config or {})))
         other = identity.differences(head.configuration, configuration)
         if other := other or identity.other_answers(head.answers, model, x):
             raise FolderError(f"worker {workers.rank} has different settings than the first: {'; '.join(other)}")
         if isinstance(head, Record):
             return _note_engine(head, _environment(task))
-        return _resume(opened, task, head, size, workers)
+        return _resume(run_folder, task, head, size, workers)
 
 
 def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:
@@ -225,10 +225,10 @@ def _mixed(head: Head, now: Sequence[dict[str, str]]) -> tuple[sanity.Notice, ..
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
     """A finished run is not repeated. If it used another engine than the one requested, a notice says so."""
-    before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
-    if before == asked:
+    before, requested = (one.get("engine", "no engine given") for one in (record.environment, now))
+    if before == requested:
         return record
-    message = f"this run was finished with {before} and only read; to run it with {asked}, choose another --out"
+    message = f"this run was finished with {before} and only read; to run it with {requested}, choose another --out"
     return record.model_copy(update={"warnings": (*record.warnings, sanity.Notice("only-read", message))})
 
 
