@@ -120,7 +120,7 @@ class Line:
 def score(model: Any, detector: Detector, scenes: Scenes, x: Tensor, device: torch.device) -> Scored:
     """The predictions of the model for images x of the scenes, and their mAP."""
     predictions = predictions_of(detector, model, x, device)
-    masked = all(one.masks is not None for one in (*predictions, *scenes.targets))
+    masked = all(one.masks is not None for one in predictions) and all(one.masks is not None for one in scenes.targets)
     over_masks = mean_average_precision(predictions, scenes.targets, "masks") if masked else None
     return Scored(predictions, mean_average_precision(predictions, scenes.targets), over_masks)
 

@@ -96,7 +96,7 @@ def as_tensor(picture: Image.Image, size: Size) -> Tensor:
 
 
 def save_image(x: Tensor, path: Path) -> None:
-    """(3, H, W) or (1, H, W), on the 8-bit grid or uint8 -> PNG, without loss; the file is written whole or not at all."""
+    """(3, H, W) or (1, H, W), uint8 or on the 8-bit grid -> PNG, without loss, written whole or not at all."""
     from PIL import Image
 
     levels = x if x.dtype == torch.uint8 else (x * 255).round().to(torch.uint8)
