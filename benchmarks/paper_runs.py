@@ -291,7 +291,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder for what is finished")
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results", help="where records go")
     parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="where pictures go")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
     args = parser.parse_args()
     args.recipes = args.recipes or list(RECIPES)
     if RUNTIME in args.recipes and args.jobs != 1:
@@ -319,20 +318,6 @@ def ordered(args: argparse.Namespace) -> Order:
     )
 
 
-def counted(order: Order, names: list[str]) -> int:
-    """Print how much there is to do, without doing it."""
-    seen: set[Key] = set()
-    for name in names:
-        parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
-        new = {one: part for one, part in parts.items() if one not in seen and wanted(order, part)}
-        seen |= new.keys()
-        most = sum(part.passes for part in new.values())
-        models = len({part.subject.name for part in parts.values()})
-        print(f"{name:<22}{models:3} models {len(new):4} attacks {most / 1e6:10.1f} million passes at most")
-    print(f"{len(seen)} attacks")
-    return 0
-
-
 def main() -> int:
     begun, args = time.monotonic(), arguments()
     commit()  # cached now, so that it is the commit of the code that runs
@@ -341,8 +326,6 @@ def main() -> int:
         args.recipes = [name for name in args.recipes if order.job(name).models]
     if not args.recipes:
         sys.exit("none of these models has a place in these recipes; use --model ROLE=SOURCE")
-    if args.dry_run:
-        return counted(order, args.recipes)
     pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
     futures = submitted(pool, order, args.recipes)
     print(f"{len(futures)} attacks for {len(args.recipes)} recipes", flush=True)

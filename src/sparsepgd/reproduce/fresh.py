@@ -32,7 +32,7 @@ ON_DIGITS: dict[str, Any] = {"schedule": "one-cycle", "clip": 1.0, "compile": Fa
 ON_DIGITS |= {name: STARTS[DATA][name] for name in ("batch", "lr")}
 
 
-def digits_vgg(num_classes: int = 10) -> nn.Module:
+def digits_vgg() -> nn.Module:
     """A network like VGG for 8x8 grey images: convolutions and pooling without shortcuts or normalisation."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
@@ -44,7 +44,7 @@ def digits_vgg(num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * 4, num_classes),
+        nn.Linear(64 * 4, 10),
     )
 
 
