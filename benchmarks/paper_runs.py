@@ -133,24 +133,24 @@ def attack(order: Order, name: str, place: int) -> Done:
 
 def write(file: Path, done: Done) -> None:
     """Write what tables need of a run: no images, losses or confidences."""
-    told: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
+    content: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
     if isinstance(done.value, Finished):
-        plain = {"loss": None, "clean_confidence": None, "confidence": None}
-        rows = tuple(row.model_copy(update=plain) for row in done.value.record.rows)
-        told["record"] = done.value.record.model_copy(update={"rows": rows}).model_dump(mode="json")
-        told["folder"] = done.value.folder.name
+        omitted = {"loss": None, "clean_confidence": None, "confidence": None}
+        rows = tuple(row.model_copy(update=omitted) for row in done.value.record.rows)
+        content["record"] = done.value.record.model_copy(update={"rows": rows}).model_dump(mode="json")
+        content["folder"] = done.value.folder.name
     else:
-        told["value"] = done.value
+        content["value"] = done.value
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(file, gzip.compress(json.dumps(told).encode(), mtime=0))
+    atomic.write(file, gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
 def read(file: Path) -> Done:
-    told = json.loads(gzip.decompress(file.read_bytes()))
-    value = told.get("value")
-    if "record" in told:
-        value = Finished(Record.model_validate_json(json.dumps(told["record"])), Path(told["folder"]))
-    return Done(value, told["environment"], told["seconds"])
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    value = content.get("value")
+    if "record" in content:
+        value = Finished(Record.model_validate_json(json.dumps(content["record"])), Path(content["folder"]))
+    return Done(value, content["environment"], content["seconds"])
 
 
 def key(part: Part) -> Key:
@@ -160,17 +160,17 @@ def key(part: Part) -> Key:
 
 def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict[Key, Future[Done]]:
     """Submit every attack once, even if several recipes need it. Planning here needs no device."""
-    found: dict[Key, Future[Done]] = {}
+    futures: dict[Key, Future[Done]] = {}
     for name in names:
         parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
         parts.sort(key=lambda pair: turn(pair[1]))
         for place, part in parts:
-            if key(part) not in found and wanted(order, part):
-                found[key(part)] = pool.submit(attack, order, name, place)
-    return found
+            if key(part) not in futures and selected(order, part):
+                futures[key(part)] = pool.submit(attack, order, name, place)
+    return futures
 
 
-def wanted(order: Order, part: Part) -> bool:
+def selected(order: Order, part: Part) -> bool:
     return not order.rows or getattr(part, "row", None) in order.rows
 
 
@@ -195,7 +195,7 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = max((part.subject for part in plan.parts), key=lambda one: len(one.x))  # slow attacks have fewer images
-    known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
+    known = {field: distinct(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
     models: dict[str, set[str]] = {}
     for one in subjects:
@@ -221,8 +221,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
 FIELDS = ("hardware", "python", "torch", "sparsepgd")
 
 
-def told(words: Any) -> str:
-    return ", ".join(dict.fromkeys(words))
+def distinct(values: Any) -> str:
+    return ", ".join(dict.fromkeys(values))
 
 
 def cards(job: Job, one: Recipe) -> dict[str, Any]:

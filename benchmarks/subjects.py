@@ -11,7 +11,6 @@ resumes them. measure.py adds robust accuracy.
 import argparse
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from provenance import ROOT, command, named, origin, resolved, write_record
-from shipping import first_line, shipped
+from shipping import first_line, seconds_an_epoch, shipped
 
 from sparsepgd import zoo
 from sparsepgd.training import recipes
@@ -112,7 +111,7 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
         "seed": card.seed,
         "epochs": card.epochs,
         "seconds": card.training_seconds,
-        "seconds an epoch": round(statistics.median(v for v in training.curves["seconds"] if v is not None), 2),
+        "seconds an epoch": seconds_an_epoch(training),
         "trainings at once": args.jobs,
         "notices": training.notices,
         "clean": card.clean_accuracy,

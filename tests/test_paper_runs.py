@@ -73,7 +73,7 @@ def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monke
     args, order = words(driver, monkeypatch, tmp_path, "watermarks", *model)
     assert order.job("watermarks").size == 32
     parts = driver.planned(order, "watermarks")[1].parts
-    asked = [place for place, part in enumerate(parts) if driver.wanted(order, part)]
+    asked = [place for place, part in enumerate(parts) if driver.selected(order, part)]
     assert {parts[place].row for place in asked} == {"eps=8/255"}
     done = {driver.key(parts[asked[0]]): driver.attack(order, "watermarks", asked[0])}
     record = driver.record(order, args, "watermarks", done)

@@ -92,16 +92,9 @@ def train(
         raise UnsupportedError(f"held_out={settings.held_out} with validation images; use one of them")
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True needs a folder; pass out=...")
-    if isinstance(model, nn.Module) and device is not None:
-        raise UnsupportedError(
-            f"device={str(device)!r} was given with a module, which is trained on its own device; move the module "
-            "instead"
-        )
     datasets = inputs.load_datasets(data, test, size, settings.seed)
     known_names = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
-    network = inputs.network(model, datasets, settings.seed) if isinstance(model, str) else inputs.Network(model)
-    if isinstance(model, str):
-        network.model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    network = _network(model, datasets, settings.seed, device)
     device, folder = _device(network.model), None if out is None else Path(out)
     on_gpu = device.type == "cuda"
     bf16, compiled = (on_gpu if value is None else value for value in (settings.bf16, settings.compile))
@@ -130,6 +123,22 @@ def train(
         trained = Trained(network.model.eval(), settings, state.curves, tuple(state.notices), state.seconds)
         del run, state  # they hold references to the other workers, which are about to exit
     return _with_figures(trained, datasets, network, logits, folder, command)
+
+
+def _network(
+    model: nn.Module | str, datasets: inputs.Datasets, seed: int, device: torch.device | str | None
+) -> inputs.Network:
+    """A module as it is, or a network by name on the device."""
+    if isinstance(model, str):
+        network = inputs.network(model, datasets, seed)
+        network.model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+        return network
+    if device is not None and isinstance(model, nn.Module):
+        raise UnsupportedError(
+            f"device={str(device)!r} was given with a module, which is trained on its own device; move the module "
+            "instead"
+        )
+    return inputs.Network(model)
 
 
 def _with_figures(
