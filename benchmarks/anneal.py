@@ -20,19 +20,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from anneal_page import by_model
+from inputs import DATA, MODEL, correct, load_images, load_network
 from provenance import add_arguments, head
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd import baselines, zoo
+from sparsepgd import baselines
 from sparsepgd.analysis.curves import accuracy_over_queries
 from sparsepgd.search import anneal
 from sparsepgd.speed import rivals
-from sparsepgd.zoo.registry import ARCHITECTURES
+from sparsepgd.speed.bench import Bench
 
 Make = Callable[[sp.Budget, int], Any]
 ATTACKS: dict[str, Make] = {
@@ -83,9 +82,9 @@ def arguments() -> argparse.Namespace:
     work = parser.add_subparsers(dest="work", required=True)
     for name in ("run", "ablation", "structures"):
         one = work.add_parser(name)
-        one.add_argument("--model", required=True, help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
+        one.add_argument("--model", required=True, help=MODEL)
         one.add_argument("--name", help="of the model, for the record")
-        one.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; left out: bundled images")
+        one.add_argument("--data", type=Path, help=DATA)
         one.add_argument("-n", type=int, default=1000)
         one.add_argument("--k", type=int, default=20)
         one.add_argument("--seeds", type=int, default=3)
@@ -99,24 +98,6 @@ def arguments() -> argparse.Namespace:
     figure.add_argument("records", type=Path, nargs="+")
     figure.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
-
-
-def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
-    kind, equals, files = args.model.partition("=")
-    if equals:
-        model = ARCHITECTURES[kind](num_classes=10)
-        state = {name: value for file in files.split(",") for name, value in load_file(file).items()}
-        model.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in state.items()})
-    else:
-        model = zoo.load(kind.removeprefix("zoo:"))
-    if args.data is None:
-        x, y = zoo.bundled_images(args.n)
-    else:
-        with np.load(args.data) as file:
-            part = "_test" if "x_test" in file else ""
-            x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).float() / 255
-            y = torch.from_numpy(file[f"y{part}"][: args.n]).long()
-    return model.to(args.device).eval(), x.to(args.device), y.to(args.device)
 
 
 def timed(attack: Any, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
@@ -162,24 +143,13 @@ def run(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> Ite
             found = timed(attack, model, x[:images], y[:images], seed)
             yield {"attack": name, "length": int(length), "images": min(images, len(x)), **found}
     if args.official:
-        steps, warm = args.official_steps, min(20, args.official_steps)
-        few = rivals.official(args.official, args.k, warm, warm)
+        bench, steps = Bench(model, x, y, budget, batch_size=500), args.official_steps
+        right = int(correct(model, x, y).sum())
         for name, rival in rivals.official(args.official, args.k, steps, steps).items():
             if "spgd" in name:
-                few[name](model, x[:500], y[:500], 0)  # a warm-up, as ours had
-                yield {"attack": name, "length": steps, "images": len(x), **theirs(rival, model, x, y)}
-
-
-def theirs(rival: rivals.Rival, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    with torch.no_grad():
-        right = torch.cat([model(part).argmax(1) for part in x.split(500)]) == y
-    start = time.perf_counter()
-    x_adv = rival(model, x, y, 0)
-    seconds = time.perf_counter() - start
-    with torch.no_grad():
-        holds = torch.cat([model(part).argmax(1) for part in x_adv.split(500)]) == y
-    left = int((right & holds).sum())
-    return {"seed": 0, "seconds": round(seconds, 3), "right": int(right.sum()), "left": left}
+                official = bench.theirs(name, rival)
+                found = {"seconds": round(official.seconds[0], 3), "right": right, "left": official.robust[0]}
+                yield {"attack": name, "length": steps, "images": len(x), "seed": 0, **found}
 
 
 @contextmanager
@@ -249,10 +219,8 @@ def figure(args: argparse.Namespace) -> None:
                 ends = {"passes": (row["length"] + 1, row["left"]), "clock": (row["seconds"], row["left"])}
                 for panel, what in ((above, "passes"), (below, "clock")):
                     curve = row.get(what) or [ends[what]]  # for the authors' code only the end is known
-                    xs, ys = (
-                        [max(point[0], 0.05) for point in curve],
-                        [100 * point[1] / row["images"] for point in curve],
-                    )
+                    xs = [max(point[0], 0.05) for point in curve]
+                    ys = [100 * point[1] / row["images"] for point in curve]
                     style: dict[str, Any] = {"marker": "o", "ms": 4} if len(curve) == 1 else {"drawstyle": "steps-post"}
                     panel.plot(xs, ys, f"C{number}", label=None if again else name, **style)
         above.set(
@@ -271,7 +239,8 @@ def main() -> None:
     args = arguments()
     if args.work == "figure":
         return figure(args)
-    model, x, y = load(args)
+    model = load_network(args.model).to(args.device)
+    x, y = load_images(args.data, args.n).to(args.device)
     record = {**head(args, x, y), "model": args.name or args.model, "k": args.k, "runs": []}
     for row in {"run": run, "ablation": ablation, "structures": structures}[args.work](args, model, x, y):
         record["runs"].append(row)

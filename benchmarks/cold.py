@@ -9,14 +9,11 @@ of a phase does not contain that of phases within it. Jobs, all unless `--only` 
     plain       the attack unchanged, twice in a process; the same in another process, and in one that computes
                 gradients in the caller's thread, so that libraries are not set up for a second thread
     phases      the same attack and SparseAnneal, phase by phase, with every recording and every eager step
-    profile     the longest entries of torch.profiler, on the host and on the device, of a first and of a second call
-    passes      the model alone: each batch size for the first time and again; strict float32 in both layouts
     official    the authors' code, twice in a process; needs --official
 """
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,42 +24,20 @@ from pathlib import Path
 from typing import Any
 
 BEGUN = time.time()
-JOBS = (
-    "plain",
-    "plain again",
-    "plain one-thread",
-    "phases spgd",
-    "phases anneal",
-    "profile spgd",
-    "profile anneal",
-    "passes",
-    "official",
-)
-SHOWN, PROFILED = 12, 100  # entries of a profile, and steps of sPGD for it
-SIZES = (1000, 992, 768)  # of batches in half precision
-STRICT = (32, 64, 256, 1000)  # of batches in float32
-# Groups of kernels by patterns of their names; the first match counts.
-KERNELS = {
-    "normalisation and activation": r"^_forward$|^_backward$",
-    "float32 convolutions": r"f32f32|sgemm|scudnn|winograd|simt|fft",
-    "half-precision convolutions": r"cutlass|xmma|cudnn|conv|gemm|nhwc|nchw|sm90|sm80",
-    "random numbers and the k largest": r"^_uniform$|^_top_k$",
-    "copies": r"[Mm]emcpy|[Mm]emset|copy",
-    "other": r"",
-}
+JOBS = ("plain", "plain again", "plain one-thread", "phases spgd", "phases anneal", "official")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="of the zoo")
-    parser.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; left out: bundled images")
+    parser.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8; default: bundled images")
     parser.add_argument("--data-name", help="of the images, for the record")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--anneal-steps", type=int, default=131)
     parser.add_argument("--official", type=Path, help="a checkout of the authors' code")
-    parser.add_argument("--device", help="left out: the GPU, if there is one")
+    parser.add_argument("--device", help="default: the GPU, if there is one")
     parser.add_argument("--commit", help="of this repository; default: from git")
     parser.add_argument("--only", nargs="+", choices=sorted({job.split()[0] for job in JOBS}))
     parser.add_argument("--out", type=Path, required=True)
@@ -200,6 +175,8 @@ class Bench:
         with clock.phase("import torch"):
             import torch
         with clock.phase("import sparsepgd"):
+            from inputs import load_images
+
             import sparsepgd as sp
         self.args, self.torch, self.sp = args, torch, sp
         self.device = args.device or device()
@@ -208,8 +185,7 @@ class Bench:
             self.wait()
         with clock.phase("model and images"):
             self.model = sp.zoo.load(args.model).to(self.device).eval()
-            x, y = images(args)
-            self.x, self.y = x.to(self.device), y.to(self.device)
+            self.x, self.y = load_images(args.data, args.n).to(self.device)
             self.wait()
         taken = {name: seconds for name, (seconds, _) in clock.found()["phases"].items()}
         self.start = {"process": round(BEGUN - args.begun, 4), **taken}
@@ -256,20 +232,6 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def images(args: argparse.Namespace) -> tuple[Any, Any]:
-    import numpy as np
-    import torch
-
-    from sparsepgd import zoo
-
-    if args.data is None:
-        return zoo.bundled_images(args.n)
-    with np.load(args.data) as file:
-        part = "_test" if "x_test" in file else ""
-        x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).float() / 255
-        return x, torch.from_numpy(file[f"y{part}"][: args.n]).long()
-
-
 def plain(bench: Bench, variant: str) -> dict[str, Any]:
     """Two calls without any wrapped function."""
     bench.torch.autograd.set_multithreading_enabled(variant != "one-thread")
@@ -289,89 +251,6 @@ def phases(bench: Bench, name: str) -> dict[str, Any]:
     return {**found, "loads beside it": loads}
 
 
-def profile(bench: Bench, name: str) -> dict[str, Any]:
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiled
-
-    bench.args.steps = min(bench.args.steps, PROFILED)
-    gpu = bench.device.startswith("cuda")
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-    found = {}
-    for call in ("first", "second"):
-        with profiled(activities=kinds) as tool:
-            once = bench.once(name)
-        entries = tool.key_averages()
-        on_host = sorted(entries, key=lambda one: -one.self_cpu_time_total)[:SHOWN]
-        found[call] = {**once, "host": [(short(one.key), one.count, ms(one.self_cpu_time_total)) for one in on_host]}
-        if gpu:
-            on_device = [one for one in entries if str(one.device_type).endswith("CUDA")]
-            longest = sorted(on_device, key=lambda one: -one.self_device_time_total)[:SHOWN]
-            found[call]["device"] = [(short(one.key), one.count, ms(one.self_device_time_total)) for one in longest]
-            found[call]["kernels"] = grouped(on_device)
-    return found
-
-
-def grouped(entries: Any) -> dict[str, tuple[int, float]]:
-    """Launches and milliseconds of each group of kernels."""
-    groups = dict.fromkeys(KERNELS, (0, 0.0))
-    for one in entries:
-        name = next(name for name, pattern in KERNELS.items() if re.search(pattern, one.key))
-        launches, spent = groups[name]
-        groups[name] = launches + one.count, round(spent + one.self_device_time_total / 1e3, 2)
-    return groups
-
-
-def short(name: str) -> str:
-    return name if len(name) <= 90 else f"{name[:60]}...{name[-27:]}"
-
-
-def ms(us: float) -> float:
-    return round(us / 1e3, 2)
-
-
-def passes(bench: Bench) -> dict[str, Any]:
-    """Seconds of a forward and backward pass in half precision, and of a forward pass in strict float32: the first call
-    with a batch size, and the best of the next five."""
-    from sparsepgd.problem.engine import Engine
-    from sparsepgd.problem.oracle import Oracle, borrowed
-    from sparsepgd.problem.precision import full_precision
-
-    torch = bench.torch
-    device, x, y = bench.x.device, bench.x, bench.y
-    found: list[tuple[str, int, float, float]] = []
-
-    def timed(what: str, size: int, work: Callable[[], Any]) -> None:
-        taken = []
-        for _ in range(6):
-            bench.wait()
-            start = time.perf_counter()
-            work()
-            bench.wait()
-            taken.append(time.perf_counter() - start)
-        found.append((what, size, round(taken[0], 5), round(min(taken[1:]), 5)))
-
-    half = "fp16" if device.type == "cuda" else "bf16"
-    sizes, strict = ([min(one, len(x)) for one in sorted(set(some), reverse=True)] for some in (SIZES, STRICT))
-    with borrowed(bench.model, device):
-        for name, layout in (("contiguous", torch.contiguous_format), ("channels last", torch.channels_last)):
-            for module in bench.model.modules():
-                for kernel in module.parameters(recurse=False):
-                    if kernel.dim() == 4:
-                        kernel.data = kernel.data.contiguous(memory_format=layout)
-            with torch.no_grad(), full_precision():
-                for size in dict.fromkeys(strict):
-                    part = x[:size].contiguous(memory_format=layout)
-                    timed(f"strict float32, {name}", size, lambda: bench.model(part))  # noqa: B023
-        for benchmark in (False, True):
-            with Engine(half, graphs=False).running(bench.model, device) as run:  # type: ignore[arg-type]
-                asked = Oracle(run, device=device, scale=run.engine.scale)
-                torch.backends.cudnn.benchmark = benchmark
-                how = f"{half} with gradient" + benchmark * ", cudnn.benchmark"
-                for size in dict.fromkeys(sizes[:1] if benchmark else sizes):
-                    timed(how, size, lambda: asked.evaluate(x[:size], y[:size], y[:size], True))  # noqa: B023
-    return {"passes": found}
-
-
 def measured(args: argparse.Namespace) -> None:
     """One job, in this process."""
     bench = Bench(args)
@@ -379,8 +258,6 @@ def measured(args: argparse.Namespace) -> None:
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
         "plain": lambda: plain(bench, name),
         "phases": lambda: phases(bench, name),
-        "profile": lambda: profile(bench, name),
-        "passes": lambda: passes(bench),
         "official": lambda: official(bench),
     }
     found = {"start": bench.start, **jobs[kind]()}
@@ -389,14 +266,9 @@ def measured(args: argparse.Namespace) -> None:
 
 def shown(job: str, found: dict[str, Any]) -> None:
     print(f"\n== {job}: start {found.pop('start')}")
-    for name, one in found.items():
-        if name == "passes":
-            print("  what, size, first and best seconds")
-            print(*(f"    {row}" for row in one), sep="\n")
-            continue
-        lists = ("phases", "events", "host", "device", "kernels")
-        parts = {key: one.pop(key) for key in lists if isinstance(one.get(key), dict | list)}
-        print(f"  {name}: {one}")
+    for name, call in found.items():
+        parts = {key: call.pop(key) for key in ("phases", "events") if key in call}
+        print(f"  {name}: {call}")
         for key, value in parts.items():
             print(f"    {key}")
             rows = value.items() if isinstance(value, dict) else value
@@ -420,13 +292,13 @@ def main() -> None:
             if done.returncode == 0:
                 found[job] = json.loads(file.read_text())
                 shown(job, json.loads(file.read_text()))
-    from provenance import head
+    from inputs import load_images
+    from provenance import head, write_record
 
     args.device, seconds = args.device or device(), round(time.perf_counter() - begun, 1)
     lengths = {"seed": 0, "steps": args.steps, "anneal steps": args.anneal_steps, "seconds": seconds}
-    record = {**head(args, *images(args)), "model": args.model, **lengths, "jobs": found}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    record = {**head(args, *load_images(args.data, args.n)), "model": args.model, **lengths, "jobs": found}
+    write_record(args.out, record)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ It writes benchmarks/results/cost-cpu.json. Seconds are processor time, which ot
 
 import argparse
 import hashlib
-import json
 import resource
 import shlex
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from provenance import head
+from provenance import head, write_record
 from records import RESULTS
 from torch import Tensor, nn
 
@@ -169,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
         "networks": networks,
     }
     record["seconds"] = round(time.perf_counter() - begun, 1)  # wall-clock time
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(args.out, record)
 
 
 def main() -> None:

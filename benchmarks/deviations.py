@@ -10,27 +10,25 @@ process on the same images. The numbers count images that are still classified c
 """
 
 import argparse
-import importlib
-import json
-import statistics
-import sys
-import time
-import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from provenance import command, named, origin
+from inputs import correct
+from provenance import command, named, origin, write_record
 from torch import Tensor, nn
 
 import sparsepgd as sp
 from sparsepgd import options
-from sparsepgd.problem.precision import full_precision
+from sparsepgd.problem.engine import Engine
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search.noise import Stream
 from sparsepgd.search.spgd import State
 from sparsepgd.sources import load_pairs
+from sparsepgd.speed import bench, rivals
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,53 +103,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def official_attack(folder: Path) -> Any:
-    """The class SparsePGD of the authors' checkout, which imports skimage without using it."""
-    for name in ("skimage", "skimage.util"):
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            stand_in = types.ModuleType(name)
-            stand_in.random_noise = None  # type: ignore[attr-defined]
-            sys.modules[name] = stand_in
-    sys.path.insert(0, str(folder / "autoattack"))
-    return importlib.import_module("spgd").SparsePGD
-
-
-def run_official(cls: Any, model: nn.Module, x: Tensor, y: Tensor, args: Any, gradient: str, seed: int) -> Tensor:
-    """The authors' attack in batches of 500; success is taken from a fresh forward pass."""
-    adversarial = []
-    for xs, ys in zip(x.split(500), y.split(500), strict=True):
-        attack = cls(model, k=args.k, t=args.steps, unprojected_gradient=gradient == "unprojected")
-        adversarial.append(attack(xs, ys, seed=seed)[0])
-    with torch.no_grad(), full_precision():
-        said = [model(part).argmax(1) for part in torch.cat(adversarial).split(500)]
-    return torch.cat(said) == y
-
-
 def measure(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor, write: Any) -> None:
-    official = official_attack(args.official) if args.official else None
     budget = sp.Budget(k=args.k, pattern=options.pattern(args.pattern))
-    names = [n for n in VARIANTS if args.only is None or any(o in n for o in args.only)]
+    job = bench.Bench(model, x, y, budget, seeds=range(args.seeds), batch_size=500)
+    official = rivals.official(args.official, args.k, args.steps, args.steps) if args.official else {}
+    names = [name for name in VARIANTS if args.only is None or any(part in name for part in args.only)]
     for gradient in args.gradients:
-        for name in (["official code"] if official else []) + names:
-            robust, seconds = [], []
-            for seed in range(args.seeds):
-                if x.is_cuda:
-                    torch.cuda.synchronize()
-                start = time.perf_counter()
-                if name == "official code":
-                    left = int(run_official(official, model, x, y, args, gradient, seed).sum())
-                else:
-                    attack = Variant(budget, args.steps, gradient, **VARIANTS[name])
-                    left = int(attack(model, x, y, seed=seed).robust.sum())
-                seconds.append(round(time.perf_counter() - start, 2))
-                robust.append(left)
-            print(
-                f"{gradient:12} {name:34} {robust}  mean {statistics.mean(robust):.1f}  {seconds} s",
-                flush=True,
-            )
-            write({"gradient": gradient, "variant": name, "robust": robust, "seconds": seconds})
+        if official:
+            timed = job.theirs("official code", official[f"official spgd-{gradient}"])
+            write(gradient, "official code", timed.robust, timed.seconds)
+        for name in names:
+            attack = Variant(budget, args.steps, gradient, **VARIANTS[name])
+            results, seconds = zip(*(job.once(attack, Engine(), seed) for seed in job.seeds), strict=True)
+            write(gradient, name, [int(result.robust.sum()) for result in results], seconds)
 
 
 def main() -> None:
@@ -175,8 +139,7 @@ def main() -> None:
         [args.model], args.data, args.n, choose="first", device=args.device, weights=args.weights
     )
     model = source.model.to(args.device).eval()
-    with torch.no_grad():
-        clean = int(sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(500), y.split(500), strict=True)))
+    clean = int(correct(model, x, y).sum())
     print(f"clean {clean} of {len(x)}")
     record = {
         "command": command(),
@@ -195,10 +158,11 @@ def main() -> None:
         "rows": [],
     }
 
-    def write(row: dict[str, Any]) -> None:
-        record["rows"].append(row)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+    def write(gradient: str, variant: str, robust: Sequence[int], seconds: Sequence[float]) -> None:
+        times = [round(one, 2) for one in seconds]
+        print(f"{gradient:12} {variant:34} {list(robust)}  mean {fmean(robust):.1f}  {times} s", flush=True)
+        record["rows"].append({"gradient": gradient, "variant": variant, "robust": list(robust), "seconds": times})
+        write_record(args.out, record)
 
     measure(args, model, x, y, write)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from pool import Key, begin, collected, stopped
-from provenance import ROOT, command, commit, named, origin, write_record
+from provenance import ROOT, command, commit, named, origin, resolved, write_record
 from shipping import all_runs, figure, hyphened
 
 from sparsepgd import options, zoo
@@ -45,54 +45,56 @@ VERSIONS: dict[str, Any] = {"saa+": "standard", "saa": "paper"}
 
 def budgets(name: str, chosen: list[str]) -> dict[str, Budget]:
     """The budgets by their descriptions; by default those of the card."""
-    given = [identity.plain(options.budget(words)) for words in chosen] or zoo.card(name).budgets
-    return {describe_budget(one): identity.budget_of({"budget": one}, None) for one in given}
+    written = [identity.plain(options.budget(words)) for words in chosen] or zoo.card(name).budgets
+    return {describe_budget(budget): identity.budget_of({"budget": budget}, None) for budget in written}
 
 
-def attack(one: Key, args: argparse.Namespace) -> SparseAutoAttack:
-    name, words, version, _ = one
-    return SparseAutoAttack(
-        budgets(name, args.budgets)[words], args.steps, args.queries, version=VERSIONS[version]
-    )  # fmt: skip
+def attack(key: Key, args: argparse.Namespace) -> SparseAutoAttack:
+    name, budget, version, _ = key
+    return SparseAutoAttack(budgets(name, args.budgets)[budget], args.steps, args.queries, version=VERSIONS[version])
 
 
-def attacked(one: Key, args: argparse.Namespace) -> Finished:
+def attacked(key: Key, args: argparse.Namespace) -> Finished:
     """One run, in a process of its own."""
-    name, *words = one
-    what = [name, *words, str(args.n), str(args.steps), str(args.queries)]
-    folder = args.out / hyphened("-".join(what).replace("+", "-plus"))
+    parts = [*key, str(args.n), str(args.steps), str(args.queries)]
+    folder = args.out / hyphened("-".join(parts).replace("+", "-plus"))
+    name, *_, seed = key
     names = {"model": name, "data": args.data_name}
     data, model = load_data(args.data, args.n).to(args.device), zoo.load(name).to(args.device)
     engine = Engine(args.precision) if args.precision else None
-    return Finished(runs.run(folder, attack(one, args), model, data, names, seed=int(words[-1]), engine=engine), folder)
+    return Finished(runs.run(folder, attack(key, args), model, data, names, seed=int(seed), engine=engine), folder)
 
 
-def done(one: Key, args: argparse.Namespace) -> bool:
+def done(key: Key, args: argparse.Namespace) -> bool:
     """Whether this run is on the leaderboard."""
-    name, words, version, seed = one
-    wanted = (version, int(seed), args.steps, args.queries)
-    entered = board.contenders(args.leaderboard) if args.leaderboard.is_dir() else []
+    name, budget, version, seed = key
+    entries = board.contenders(args.leaderboard) if args.leaderboard.is_dir() else []
+    attempts = [
+        attempt
+        for entry in entries
+        if (entry.model, entry.words, entry.data, entry.images) == (name, budget, args.data_name, args.n)
+        for attempt in entry.attempts
+    ]
+    lengths = {"steps": args.steps, "queries": args.queries}
     return any(
-        (run.attack, run.seed, run.settings.get("steps"), run.settings.get("queries")) == wanted
-        for entry in entered
-        if (entry.model, entry.words, entry.data, entry.images) == (name, words, args.data_name, args.n)
-        for run in entry.attempts
+        (attempt.attack, attempt.seed) == (version, int(seed)) and lengths.items() <= attempt.settings.items()
+        for attempt in attempts
     )
 
 
-def noted(args: argparse.Namespace, one: Key, finished: Finished) -> None:
+def noted(args: argparse.Namespace, key: Key, finished: Finished) -> None:
     """Enter a finished run in the leaderboard, and in the card and the record of all models with its weights."""
     entered, record = board.add(args.leaderboard, finished.folder), finished.record
-    figures = [figure(attack(one, args), record.robust_accuracy, args.n, int(one[-1])), *all_runs(entered)]
-    weights = zoo.card(one[0]).sha256
+    figures = [figure(attack(key, args), record.robust_accuracy, args.n, int(key[-1])), *all_runs(entered)]
+    weights = zoo.card(key[0]).sha256
     for name in (name for name in zoo.names() if zoo.card(name).sha256 == weights):
         known = {old.key for old in zoo.card(name).robust}
         folder = Path(str(zoo.where(name).folder))
         new = [one for one in figures if one.key not in known]  # a repeated run changes no figure
         card = add_robust(folder, name, new, f"robust: the first {args.n} test images")
         recorded(name, card, new, record, args)
-    said = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures)
-    print(f"       {one[0]}: {said}", flush=True)
+    measured = ", ".join(f"{one.robust_accuracy:.1%} under {one}" for one in figures)
+    print(f"       {key[0]}: {measured}", flush=True)
 
 
 def recorded(name: str, card: zoo.Card, new: list[zoo.Figure], run: Any, args: argparse.Namespace) -> None:
@@ -144,8 +146,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--leaderboard", type=Path, default=ROOT / "leaderboard")
     args = parser.parse_args()
-    kind, _, file = args.data.partition(":")
-    args.data = f"{kind}:{Path(file).resolve()}" if file else kind
+    args.data = resolved(args.data)
     return args
 
 
@@ -159,9 +160,9 @@ def main() -> int:
         for words in budgets(name, args.budgets)
         for version in args.versions
     ]
-    keys = [one for one in keys if not done(one, args)]
+    keys = [key for key in keys if not done(key, args)]
     pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
-    futures = {one: pool.submit(attacked, one, args) for one in keys}
+    futures = {key: pool.submit(attacked, key, args) for key in keys}
     found = collected(futures, begun + args.seconds, partial(noted, args))
     stopped(pool)
     print(f"{len(found)} of {len(futures)} measured in {time.monotonic() - begun:.0f} s", flush=True)

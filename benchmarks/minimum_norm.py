@@ -26,21 +26,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from inputs import DATA, MODEL, correct, load_images, load_network
 from minimum_norm_attacks import ATTACKS, PATTERNS, Attack, Task, groups
 from minimum_norm_numbers import CUT, Record, finish
 from pool import begin, stopped
 from provenance import add_arguments, commit, head
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd import zoo
 from sparsepgd.errors import first_line
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.problem.precision import full_precision
 from sparsepgd.problem.verify import measure, verify
 from sparsepgd.runs.identity import model_digest
-from sparsepgd.zoo.registry import ARCHITECTURES
 
 PACKAGES = ("adv-lib", "foolbox", "eagerpy", "numba", "numpy")
 ALIKE = ("hardware", "torch", "sha256", "images", "passes", "seed", "batch size")  # to resume a record
@@ -64,10 +62,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
     run = work.add_parser("run")
-    run.add_argument("models", nargs="+", help="zoo:NAME, or ARCHITECTURE=FILE[,FILE...] of safetensors")
+    run.add_argument("models", nargs="+", help=MODEL)
     run.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME")
     run.add_argument("--again", action="store_true", help="replace the runs of these attacks that are of other commits")
-    run.add_argument("--data", type=Path, help="npz with x_test (N, H, W, C) uint8 and y_test; default: bundled images")
+    run.add_argument("--data", type=Path, help=DATA)
     run.add_argument("-n", type=int, default=100, help="images")
     run.add_argument("--passes", type=int, default=1000)
     run.add_argument("--batch-size", type=int, default=500)
@@ -161,50 +159,31 @@ def batches(count: int, size: int) -> Iterator[slice]:
 # All runs
 
 
-def images(args: argparse.Namespace) -> tuple[Tensor, Tensor]:
-    if args.data is None:
-        return zoo.bundled_images(args.n)
-    with np.load(args.data) as file:
-        x, y = (file[f"{name}_test" if f"{name}_test" in file else name][: args.n] for name in "xy")
-    # contiguous, because adv-lib projects in place through views, which would otherwise be copies
-    pixels = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous()
-    return pixels.float() / 255, torch.from_numpy(y).long().flatten()
-
-
-def load(given: str) -> tuple[Record, nn.Module]:
-    """A model from the zoo by name, or from parts of its weights, such as NAME-0.safetensors or NAME-a.safetensors; and
-    what is known about it: its name, its digest and, if a card NAME.json is beside the weights, how it was trained."""
-    arch, equals, files = given.partition("=")
+def about(given: str, model: nn.Module) -> Record:
+    """The name of a model, its digest and, if a card NAME.json is beside its weights, how it was trained. Weights in
+    several files have names such as NAME-0.safetensors or NAME-a.safetensors."""
+    _, equals, files = given.partition("=")
     if not equals:
-        name = given.removeprefix("zoo:")
-        model: nn.Module = zoo.load(name)
-        return {"model": name, "sha256": model_digest(model)}, model
+        return {"model": given.removeprefix("zoo:"), "sha256": model_digest(model)}
     paths = [Path(file) for file in files.split(",")]
-    model = ARCHITECTURES[arch]()
-    state = {key: value for path in paths for key, value in load_file(path).items()}
-    model.load_state_dict({key: value.float() if value.is_floating_point() else value for key, value in state.items()})
     name = re.sub(r"-(\d+|[a-z])$", "", paths[0].stem) if len(paths) > 1 else paths[0].stem
     card = paths[0].with_name(f"{name}.json")
     trained = {"trained by": json.loads(card.read_text())["command"]} if card.is_file() else {}
-    return {"model": name, "sha256": model_digest(model), **trained}, model.eval()
+    return {"model": name, "sha256": model_digest(model), **trained}
 
 
 def described(given: str, x: Tensor, y: Tensor, args: argparse.Namespace) -> Record:
     """The entry of a model in the record, before the first attack."""
-    about, model = load(given)
-    return {**about, "right": int(right(model.to(args.device), x, y, args.batch_size).sum()), "runs": []}
-
-
-def right(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
-    return Oracle(model).answers(x, batch_size).argmax(1) == y
+    model = load_network(given).to(args.device)
+    return {**about(given, model), "right": int(correct(model, x, y, args.batch_size).sum()), "runs": []}
 
 
 def work(job: Job, args: argparse.Namespace) -> Record:
     """One job, in a process of its own."""
     given, attack, counts = job
-    device, model = torch.device(args.device), load(given)[1].to(args.device).requires_grad_(False)
-    x, y = (one.to(device) for one in images(args))
-    kept = right(model, x, y, args.batch_size)
+    model = load_network(given).to(args.device).requires_grad_(False)
+    x, y = load_images(args.data, args.n).to(args.device)
+    kept = correct(model, x, y, args.batch_size)
     run = measured(ATTACKS[attack], counts, model, x[kept], y[kept], args)
     return {"attack": attack, "counts": counts, "commit": args.commit, **run}
 
@@ -254,7 +233,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
 def measure_all(args: argparse.Namespace) -> None:
     """Run all jobs and write the record after each."""
     start = time.monotonic()
-    x, y = (one.to(args.device) for one in images(args))
+    x, y = load_images(args.data, args.n).to(args.device)
     args.commit = args.commit or commit()  # the same for all runs, even if there are commits meanwhile
     record = begun(args, x, y)
     places = {given: placed(record["models"], described(given, x, y, args)) for given in args.models}

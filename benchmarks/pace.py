@@ -9,17 +9,16 @@ beginning of a run of 300, and the longest run gives the numbers for every lengt
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import add_arguments, head
+from inputs import DATA, correct, load_images
+from provenance import add_arguments, head, write_record
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.sources import load_data
 
 BUDGETS = {
     "row": sp.Budget(k=1, pattern=sp.Rows()),
@@ -42,20 +41,18 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[30, 100, 300])
     parser.add_argument("--patterns", nargs="+", choices=BUDGETS, default=list(BUDGETS))
     parser.add_argument("--gradients", nargs="+", default=["unprojected", "projected"])
-    parser.add_argument("--data", type=Path, help="npz with x_test and y_test; left out: bundled images")
+    parser.add_argument("--data", type=Path, help=DATA)
     parser.add_argument("--seed", type=int, default=0)
     add_arguments(parser)
     args = parser.parse_args()
 
-    images = load_data(f"npz:{args.data}" if args.data else "bundled", args.n)
-    begun, model, x, y = time.perf_counter(), zoo.load(args.model), images.x.to(args.device), images.y.to(args.device)
-    with torch.no_grad():
-        right = int((model.to(args.device)(x).argmax(1) == y).sum())
+    begun, model = time.perf_counter(), zoo.load(args.model).to(args.device)
+    x, y = load_images(args.data, args.n).to(args.device)
     record: dict[str, Any] = {
         **head(args, x, y),
         "lengths": args.lengths,
         "model": args.model,
-        "right": right,
+        "right": int(correct(model, x, y).sum()),
         "seed": args.seed,
         "threads": torch.get_num_threads(),
         "rows": [],
@@ -67,7 +64,7 @@ def main() -> None:
         print(row, flush=True)
         record["rows"].append(row)
         record["seconds"] = round(time.perf_counter() - begun, 1)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(args.out, record)
 
     for pattern in args.patterns:
         for gradient in args.gradients:

@@ -8,10 +8,9 @@
         --steps 20 --queries 40 --passes 42 --rows l0_1600 patch4x4_100
     python benchmarks/paper_runs.py transfer --name vgg --model V=trained:v V2=trained:v2 R=trained:r R2=trained:r2
 
-Without --model the models are the subjects, as for `spgd reproduce`. --name prn18 uses the PreActResNet-18 models of
-PRN18 that the zoo finds (SPARSEPGD_WEIGHTS names a folder). Recipes run in the order given, or in that of RECIPES, the
-most important first. With subjects, the recipes for large images, Figure 1 and the pictures use bundled images, at most
-100; for a network for large images see examples/efficientnet_lite.py.
+Without --model the models are the subjects, as for `spgd reproduce`. Recipes run in the order given, or in that of
+RECIPES, the most important first. With subjects, the recipes for large images, Figure 1 and the pictures use bundled
+images, at most 100; for a network for large images see examples/efficientnet_lite.py.
 
 The same command resumes. OUT/parts has a small file for each finished attack, without images; with that folder,
 another machine can continue. After --seconds unfinished attacks are stopped, and tables have gaps. One process
@@ -57,19 +56,6 @@ SUBJECTS, RUNTIME, PICTURES = "subjects", "runtime", "pictures"
 RECIPES = (
     "unstructured", "structured", "histogram", *SCANS, "iterations", "sparsity", "ratio", "watermarks",
 )  # fmt: skip
-PRN18 = {  # the paper's model: ours, the first that is available
-    "Vanilla": ("prn18-plain",),
-    "GD": ("prn18-linf",),
-    "sAT": ("prn18-sat",),
-    "sTRADES": ("prn18-strades",),
-    "sTRADES-l0": ("prn18-strades",),
-    "sTRADES-row": ("prn18-strades-row",),
-    "sTRADES-p5x5": ("prn18-strades-patch5",),
-    "Fast-LS-l0": ("prn18-fast-ls",),
-    "SparseAnneal": ("prn18-anneal",),
-    "Fast-EG-l1": ("prn18-l1", "prn18-linf"),
-}
-ABLATED = "Fast-EG-l1"  # no model of PRN18 is trained like it, so it has a place in the ablations only
 SLOW = ("SF", "LOAP", "CS")  # the slowest columns on a GPU, which start first among equals
 MOST = 100  # bundled images
 WARM = 20  # steps
@@ -101,15 +87,13 @@ class Order:
     def job(self, name: str) -> Job:
         """The job of one recipe, with all models that have a place in it."""
         one = recipe(name)
-        found = {role: source for role, source in self.models if role in one.roles}
-        if name not in SCANS:
-            found.pop(ABLATED, None)
-        own = self.own_images(one)
-        return Job(
-            self.scale, self.out, found, SHIPPED if own else self.data, min(self.images, MOST) if own else self.images,
-            self.size, device=torch.device(self.device), seed=self.seed, few=(("CS", self.few), ("SF", self.few)),
-            chunk=self.chunk,
-        )  # fmt: skip
+        models = {role: source for role, source in self.models if role in one.roles}
+        data, images = self.data, self.images
+        if self.own_images(one):
+            data, images = SHIPPED, min(images, MOST)
+        few = (("CS", self.few), ("SF", self.few))
+        device = torch.device(self.device)
+        return Job(self.scale, self.out, models, data, images, self.size, device, self.seed, few, self.chunk)
 
 
 @dataclass(frozen=True)
@@ -152,24 +136,24 @@ def attack(order: Order, name: str, place: int) -> Done:
 
 def write(file: Path, done: Done) -> None:
     """Write what tables need of a run: no images, losses or confidences."""
-    told: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
+    content: dict[str, Any] = {"environment": done.environment, "seconds": done.seconds}
     if isinstance(done.value, Finished):
-        plain = {"loss": None, "clean_confidence": None, "confidence": None}
-        rows = tuple(row.model_copy(update=plain) for row in done.value.record.rows)
-        told["record"] = done.value.record.model_copy(update={"rows": rows}).model_dump(mode="json")
-        told["folder"] = done.value.folder.name
+        omitted = {"loss": None, "clean_confidence": None, "confidence": None}
+        rows = tuple(row.model_copy(update=omitted) for row in done.value.record.rows)
+        content["record"] = done.value.record.model_copy(update={"rows": rows}).model_dump(mode="json")
+        content["folder"] = done.value.folder.name
     else:
-        told["value"] = done.value
+        content["value"] = done.value
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(file, gzip.compress(json.dumps(told).encode(), mtime=0))
+    atomic.write(file, gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
 def read(file: Path) -> Done:
-    told = json.loads(gzip.decompress(file.read_bytes()))
-    value = told.get("value")
-    if "record" in told:
-        value = Finished(Record.model_validate_json(json.dumps(told["record"])), Path(told["folder"]))
-    return Done(value, told["environment"], told["seconds"])
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    value = content.get("value")
+    if "record" in content:
+        value = Finished(Record.model_validate_json(json.dumps(content["record"])), Path(content["folder"]))
+    return Done(value, content["environment"], content["seconds"])
 
 
 def key(part: Part) -> Key:
@@ -179,17 +163,17 @@ def key(part: Part) -> Key:
 
 def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict[Key, Future[Done]]:
     """Submit every attack once, even if several recipes need it. Planning here needs no device."""
-    found: dict[Key, Future[Done]] = {}
+    futures: dict[Key, Future[Done]] = {}
     for name in names:
         parts = list(enumerate(planned(replace(order, device="cpu"), name)[1].parts))
         parts.sort(key=lambda pair: turn(pair[1]))
         for place, part in parts:
-            if key(part) not in found and wanted(order, part):
-                found[key(part)] = pool.submit(attack, order, name, place)
-    return found
+            if key(part) not in futures and selected(order, part):
+                futures[key(part)] = pool.submit(attack, order, name, place)
+    return futures
 
 
-def wanted(order: Order, part: Part) -> bool:
+def selected(order: Order, part: Part) -> bool:
     chosen = {"row": order.rows, "column": order.columns, "section": order.sections}
     return all(not names or getattr(part, field, None) in names for field, names in chosen.items())
 
@@ -211,14 +195,14 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if order.columns or order.sections:
-        outcome = replace(outcome, numbers=asked(order, outcome.numbers))
+        outcome = replace(outcome, numbers=chosen_numbers(order, outcome.numbers))
     if missing and any(one.here is None for one in outcome.numbers):
         dash = "a dash means that the run "
         dash += "was not asked for or " * bool(order.rows or order.columns or order.sections)
         dash += "did not finish within the time limit"
         outcome = replace(outcome, reasons=[*outcome.reasons, dash])
     first = max((part.subject for part in plan.parts), key=lambda one: len(one.x))  # slow attacks have fewer images
-    known = {field: told(one.environment[field] for one in here.values()) for field in FIELDS}
+    known = {field: distinct(one.environment[field] for one in here.values()) for field in FIELDS}
     subjects = [one for part in plan.parts for one in (part.subject, *getattr(part, "targets", {}).values())]
     models: dict[str, set[str]] = {}
     for one in subjects:
@@ -244,14 +228,14 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
 FIELDS = ("hardware", "python", "torch", "sparsepgd")
 
 
-def asked(order: Order, numbers: Sequence[Number]) -> list[Number]:
+def chosen_numbers(order: Order, numbers: Sequence[Number]) -> list[Number]:
     """The numbers of the rows, columns and sections that were asked for, with the clean accuracy."""
     chosen = {"row": order.rows, "column": order.columns and ("clean", *order.columns), "section": order.sections}
     return [one for one in numbers if all(not names or getattr(one, field) in names for field, names in chosen.items())]
 
 
-def told(words: Any) -> str:
-    return ", ".join(dict.fromkeys(words))
+def distinct(values: Any) -> str:
+    return ", ".join(dict.fromkeys(values))
 
 
 def cards(job: Job, one: Recipe) -> dict[str, Any]:
@@ -322,7 +306,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder for what is finished")
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results", help="where records go")
     parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="where pictures go")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
     args = parser.parse_args()
     args.recipes = args.recipes or list(RECIPES)
     if RUNTIME in args.recipes and args.jobs != 1:
@@ -333,33 +316,23 @@ def arguments() -> argparse.Namespace:
 
 
 def ordered(args: argparse.Namespace) -> Order:
-    given = dict(word.split("=", 1) for word in args.model)
-    if args.name == "prn18":
-        here = zoo.names()
-        places = {role: [name for name in names if name in here] for role, names in PRN18.items()}
-        given = {role: f"zoo:{names[0]}" for role, names in places.items() if names} | given
     lengths = {name: getattr(args, name) for name in ("steps", "queries", "passes") if getattr(args, name)}
-    length = replace(scale(args.scale), **lengths, **({"name": "own"} if lengths else {}))
-    out = (args.out / "alone" if args.jobs == 1 else args.out).resolve()
-    models = tuple(given.items())
     return Order(
-        models, args.data, args.n, length, args.device, args.seed, out, args.few, args.chunk, args.jobs == 1, args.size,
-        tuple(args.rows), tuple(args.columns), tuple(args.sections),
-    )  # fmt: skip
-
-
-def counted(order: Order, names: list[str]) -> int:
-    """Print how much there is to do, without doing it."""
-    seen: set[Key] = set()
-    for name in names:
-        parts = {key(part): part for part in planned(replace(order, device="cpu"), name)[1].parts}
-        new = {one: part for one, part in parts.items() if one not in seen and wanted(order, part)}
-        seen |= new.keys()
-        most = sum(part.passes for part in new.values())
-        models = len({part.subject.name for part in parts.values()})
-        print(f"{name:<22}{models:3} models {len(new):4} attacks {most / 1e6:10.1f} million passes at most")
-    print(f"{len(seen)} attacks")
-    return 0
+        models=tuple(tuple(word.split("=", 1)) for word in args.model),
+        data=args.data,
+        images=args.n,
+        scale=replace(scale(args.scale), **lengths, **({"name": "own"} if lengths else {})),
+        device=args.device,
+        seed=args.seed,
+        out=(args.out / "alone" if args.jobs == 1 else args.out).resolve(),
+        few=args.few,
+        chunk=args.chunk,
+        alone=args.jobs == 1,
+        size=args.size,
+        rows=tuple(args.rows),
+        columns=tuple(args.columns),
+        sections=tuple(args.sections),
+    )
 
 
 def main() -> int:
@@ -367,12 +340,9 @@ def main() -> int:
     commit()  # cached now, so that it is the commit of the code that runs
     order = ordered(args)
     if order.models:
-        sizes = {SIDE} if args.name == "prn18" else {recipe(name).size for name in args.recipes}
-        args.recipes = [name for name in args.recipes if order.job(name).models and recipe(name).size in sizes]
+        args.recipes = [name for name in args.recipes if order.job(name).models]
     if not args.recipes:
         sys.exit("none of these models has a place in these recipes; use --model ROLE=SOURCE")
-    if args.dry_run:
-        return counted(order, args.recipes)
     pool = ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), begin)
     futures = submitted(pool, order, args.recipes)
     print(f"{len(futures)} attacks for {len(args.recipes)} recipes", flush=True)

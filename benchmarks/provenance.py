@@ -57,11 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def head(args: argparse.Namespace, x: Tensor, y: Tensor) -> dict[str, Any]:
     """The first fields of a record; `x`, `y`: the images that it is about."""
-    names = {str(args.out): f"benchmarks/results/{args.out.name}", str(args.data): f"{args.data and args.data.name}"}
-    names[str(getattr(args, "official", None))] = "path/to/sPGD"
-    words = [names.get(word, re.sub(r"[^=,]*/", "", word) if "=" in word else word) for word in sys.argv[1:]]
     return {
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
+        "command": command(),
         "commit": args.commit or commit(),
         "hardware": hardware(torch.device(args.device)),
         "torch": torch.__version__,
@@ -77,9 +74,15 @@ def named(data: str) -> str:
     return f"{kind}{colon}{Path(path).name}" if colon else data
 
 
+def resolved(data: str) -> str:
+    """The name of data with the whole path of its file, for processes in other folders."""
+    kind, _, file = data.partition(":")
+    return f"{kind}:{Path(file).resolve()}" if file else kind
+
+
 def command() -> str:
     """The command line, with folders and files reduced to their names."""
-    words = [named(word) if word.startswith("npz:") else re.sub(r"[^=:]*/", "", word) for word in sys.argv[1:]]
+    words = [re.sub(r"[^=:,]*/", "", word) for word in sys.argv[1:]]
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 

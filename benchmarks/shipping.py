@@ -1,6 +1,7 @@
 """Weights and card of a model as they are shipped: float16, with the cost of all stages and the measured accuracy."""
 
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED, load_data
 from sparsepgd.threat import Budget
 from sparsepgd.training.entries import budget_on_card, round_to_half
+from sparsepgd.training.run_folder import TrainingRecord
 from sparsepgd.training.state import write_weights
 
 
@@ -65,6 +67,11 @@ def budgets_of(recipe: dict[str, Any]) -> dict[str, Budget]:
     """The budgets that a recipe trains for, by descriptions such as ``20 pixel``; that of ``k`` comes first."""
     words = [f"{recipe['k']} {recipe.get('pattern', 'pixel')}", *recipe.get("others", ())]
     return {word: options.budget(word) for word in words}
+
+
+def seconds_an_epoch(training: TrainingRecord) -> float:
+    """The median over the epochs."""
+    return round(statistics.median(value for value in training.curves["seconds"] if value is not None), 2)
 
 
 def hyphened(words: str) -> str:

@@ -1,10 +1,10 @@
 """Speed on one GPU: our attacks, the bare model and the authors' code in one run; how the cost grows; a full sAA.
 
-    python benchmarks/speed.py side-by-side --model NAME --weights A.safetensors [B.safetensors] --data images.npz \
-        --official path/to/sPGD --out benchmarks/results/speed-NAME.json
-    python benchmarks/speed.py growth --model NAME --weights ... --data ... --out benchmarks/results/growth-NAME.json
-    python benchmarks/speed.py saa --model NAME --weights ... --data ... --out benchmarks/results/saa-NAME.json
-    python benchmarks/speed.py ratio --model NAME --weights ... --data ... --out benchmarks/results/ratio-NAME.json
+    python benchmarks/speed.py side-by-side --model zoo:NAME --data images.npz --official path/to/sPGD \
+        --out benchmarks/results/speed-NAME.json
+    python benchmarks/speed.py growth --model zoo:NAME --data ... --out benchmarks/results/growth-NAME.json
+    python benchmarks/speed.py saa --model zoo:NAME --data ... --out benchmarks/results/saa-NAME.json
+    python benchmarks/speed.py ratio --model zoo:NAME --data ... --out benchmarks/results/ratio-NAME.json
     python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
     python benchmarks/speed.py epoch --data cifar10.npz --out benchmarks/results/epoch-prn18.json
 
@@ -16,18 +16,14 @@ for each batch, on the training images of the file.
 
 import argparse
 import dataclasses
-import json
-import shlex
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
-from provenance import MADE, ROOT, origin
-from safetensors.torch import load_file
+from inputs import DATA, MODEL, load_images, load_network
+from provenance import MADE, ROOT, add_arguments, head, write_record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,11 +31,12 @@ import sparsepgd as sp
 from sparsepgd.problem.compiled import wait_for_compilations
 from sparsepgd.problem.engine import Engine, Meter, metered
 from sparsepgd.problem.oracle import borrowed
-from sparsepgd.runs.identity import hardware
 from sparsepgd.search.graphs import SMALL, Recorded
+from sparsepgd.sources import load_data
 from sparsepgd.speed import bench, rivals
 from sparsepgd.training import recipes
-from sparsepgd.zoo import networks, resnet
+from sparsepgd.zoo import resnet
+from sparsepgd.zoo.networks import preact_resnet18
 
 RECIPE = ROOT / "recipes" / "quick" / "cifar10-strades.toml"
 EPOCHS = 4  # of training; the first one compiles and is not counted
@@ -50,10 +47,9 @@ REPEATS = 3  # of each timing of `ratio`
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=tuple(WORKS))
-    parser.add_argument("--model", help="name for the record")
-    parser.add_argument("--arch", default="preact_resnet18")
-    parser.add_argument("--weights", type=Path, nargs="+", default=[])
-    parser.add_argument("--data", type=Path, help="npz with x_test or x (N, H, W, C) uint8, and y")
+    parser.add_argument("--model", help=MODEL)
+    parser.add_argument("--name", help="of the model, for the record")
+    parser.add_argument("--data", type=Path, help=DATA)
     parser.add_argument("--official", type=Path)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--k", type=int, default=20)
@@ -64,34 +60,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rivals", nargs="+", default=["spgd", "sparse-rs"], help="parts of the names of those that are run: saa, rs"
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--batch-size", type=int, help="of ratio and large; left out: what the attack takes by itself")
+    parser.add_argument("--batch-size", type=int, help="of ratio and large; default: that of the attack")
     parser.add_argument("--side", type=int, default=224, help="of the images of large")
     parser.add_argument("--stem", choices=("7x7", "3x3"), default="7x7", help="of large: with pooling, or without")
-    parser.add_argument("--precision", help="left out: fp16 on a GPU, as an attack takes by itself")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--precision", help="default: fp16 on a GPU, as for an attack")
+    add_arguments(parser)
     args = parser.parse_args()
     if args.work == "large":
-        args.model = f"resnet34, {args.stem} stem, random weights"
+        args.name, args.data_name = f"resnet34, {args.stem} stem, random weights", MADE
     elif args.work == "epoch" and args.data:
-        args.model = args.arch
-    elif not (args.model and args.weights and args.data):
-        parser.error(f"{args.work} needs --model, --weights and --data")
+        args.name = "preact_resnet18"
+    elif not (args.model and args.data):
+        parser.error(f"{args.work} needs --model and --data")
     args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
     return args
 
 
 def load(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
-    model = getattr(networks, args.arch)()
-    state = {name: value for file in args.weights for name, value in load_file(file).items()}
-    model.load_state_dict(
-        {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-    )
-    with np.load(args.data) as file:
-        part = "_test" if "x_test" in file else ""
-        x = torch.from_numpy(file[f"x{part}"][: args.n]).permute(0, 3, 1, 2).to(args.device).float() / 255
-        y = torch.from_numpy(file[f"y{part}"][: args.n]).long().to(args.device)
-    return model.to(args.device).eval(), x, y
+    return load_network(args.model).to(args.device), *load_images(args.data, args.n).to(args.device)
 
 
 def made(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
@@ -118,10 +104,7 @@ def made(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
 
 def untrained(args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
     """A network with random weights, and the training images."""
-    with np.load(args.data) as file:
-        x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).float() / 255
-        y = torch.from_numpy(file["y_train"]).long()
-    return getattr(networks, args.arch)().to(args.device), x, y
+    return preact_resnet18().to(args.device), *load_data(f"npz:{args.data}", part="train")
 
 
 def show(row: Any) -> None:
@@ -290,13 +273,6 @@ def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) 
         return 1e6 * (time.process_time() - start) / CALLS / len(x)
 
 
-def command(args: argparse.Namespace) -> str:
-    """The command line, with files reduced to their names, except for the record itself."""
-    files = {str(file): file.name for file in (*args.weights, args.data, args.official) if file is not None}
-    files[str(args.out)] = f"benchmarks/results/{args.out.name}"
-    return shlex.join(["python", "benchmarks/speed.py", *(files.get(word, word) for word in sys.argv[1:])])
-
-
 WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio, "epoch": epoch}
 LOADS = {"large": made, "epoch": untrained}  # for works that do not use `load`
 
@@ -304,21 +280,11 @@ LOADS = {"large": made, "epoch": untrained}  # for works that do not use `load`
 def main() -> None:
     args, start = arguments(), time.perf_counter()
     model, x, y = LOADS.get(args.work, load)(args)
-    record = {
-        "command": command(args),
-        **origin(str(args.data or MADE)),
-        "data": args.data.name if args.data else MADE,
-        "model": args.model,
-        "hardware": hardware(torch.device(args.device)),
-        "torch": torch.__version__,
-        "images": len(x),
-        "k": args.k,
-        **WORKS[args.work](args, model, x, y),
-    }
+    name = args.name or args.model.removeprefix("zoo:")
+    record = {**head(args, x, y), "model": name, "k": args.k, **WORKS[args.work](args, model, x, y)}
     seeds = list(range(args.seeds if args.work == "side-by-side" else 1))
     record = {"seeds": seeds, "seconds": time.perf_counter() - start, **record}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(args.out, record)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,18 @@ resumes them. measure.py adds robust accuracy.
 import argparse
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from provenance import ROOT, command, named, origin, write_record
-from shipping import first_line, shipped
+from provenance import ROOT, command, named, origin, resolved, write_record
+from shipping import first_line, seconds_an_epoch, shipped
 
 from sparsepgd import zoo
 from sparsepgd.training import recipes
-from sparsepgd.training.records import load as load_training
+from sparsepgd.training.run_folder import load as load_training
 from sparsepgd.zoo.places import SUBJECTS, VARIABLE
 
 RECIPES = ROOT / "recipes" / SUBJECTS
@@ -112,7 +111,7 @@ def entered(name: str, args: argparse.Namespace) -> zoo.Card:
         "seed": card.seed,
         "epochs": card.epochs,
         "seconds": card.training_seconds,
-        "seconds an epoch": round(statistics.median(v for v in training.curves["seconds"] if v is not None), 2),
+        "seconds an epoch": seconds_an_epoch(training),
         "trainings at once": args.jobs,
         "notices": training.notices,
         "clean": card.clean_accuracy,
@@ -134,8 +133,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, for every recipe, e.g. for a quick try")
     args = parser.parse_args()
-    kind, _, file = args.data.partition(":")
-    args.data = f"{kind}:{Path(file).resolve()}" if file else kind
+    args.data = resolved(args.data)
     args.out, args.weights = args.out.resolve(), args.weights.resolve()
     return args
 

@@ -25,7 +25,6 @@ import argparse
 import dataclasses
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -35,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provenance import named, origin
-from shipping import all_runs, budgets_of, figure, first_line, hyphened, shipped
+from provenance import ROOT, named, origin
+from shipping import all_runs, budgets_of, figure, first_line, hyphened, seconds_an_epoch, shipped
 
 from sparsepgd import zoo
 from sparsepgd.analysis.summary import wilson
@@ -47,10 +46,9 @@ from sparsepgd.search import SparseAutoAttack
 from sparsepgd.sources import TRAINED
 from sparsepgd.training import recipes
 from sparsepgd.training.entries import add_robust
-from sparsepgd.training.records import load as load_training
+from sparsepgd.training.run_folder import load as load_training
 from sparsepgd.zoo.places import VARIABLE
 
-ROOT = Path(__file__).parent.parent
 WEIGHTS = ROOT / "weights"
 
 
@@ -120,6 +118,9 @@ class Evaluation:
         }
 
 
+Evaluations = list[Evaluation]
+
+
 def spgd(*words: object) -> None:
     subprocess.run([sys.executable, "-m", "sparsepgd", *map(str, words)], check=True)
 
@@ -152,36 +153,44 @@ def card_of(folder: Path) -> zoo.Card:
     return zoo.Card.of(json.loads((folder / f"{TRAINED}.json").read_text()))
 
 
+def evaluations(name: str, model: str, ship: str | None, args: argparse.Namespace) -> tuple[Evaluations, Evaluations]:
+    """The evaluations of a model under each of its budgets: by saa, and if it is shipped by saa+ with each seed."""
+    saa, plus = [], []
+    for words, budget in budgets_of(recipes.read(recipe_of(name))).items():
+        if args.steps:
+            attack = SparseAutoAttack(budget, args.steps, args.queries)
+            saa.append(Evaluation(model, words, attack, args.runs / f"{name}-saa-{hyphened(words)}"))
+        attack = SparseAutoAttack(budget, args.plus, args.queries, version="standard")
+        for seed in range(args.seeds if ship else 0):
+            folder = args.runs / f"{ship}-saa-plus-{hyphened(words)}-{seed}"
+            plus.append(Evaluation(model, words, attack, folder, seed))
+    return saa, plus
+
+
 def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    ship, folder = args.ship if name == args.names[-1] else None, args.runs / name
-    model, budgets = trained(name, ship, args), budgets_of(recipes.read(recipe_of(name)))
-    papers = [
-        Evaluation(
-            model,
-            words,
-            SparseAutoAttack(budget, args.steps, args.queries),
-            args.runs / f"{name}-saa-{hyphened(words)}",
-        )
-        for words, budget in budgets.items()
-        if args.steps
-    ]
-    plus = [
-        Evaluation(
-            model, words, SparseAutoAttack(budget, args.plus, args.queries, version="standard"),
-            args.runs / f"{ship}-saa-plus-{hyphened(words)}-{seed}", seed,
-        )
-        for words, budget in budgets.items() for seed in range(args.seeds if ship else 0)
-    ]  # fmt: skip
+    """The record of a training, with what was measured."""
+    ship = args.ship if name == args.names[-1] else None
+    saa, plus = evaluations(name, trained(name, ship, args), ship, args)
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(lambda one: one.run(args), [*plus, *papers]))
+        list(pool.map(lambda one: one.run(args), [*plus, *saa]))
+    short = next(one for one in card_of(args.runs / name).robust if one.attack == "saa")
+    entries: dict[str, Any] = {"saa": saa[0].told() if saa else of_training(short)}
+    if saa[1:]:
+        entries["others"] = {one.words: one.told() for one in saa[1:]}
+    if ship is None:
+        return record_of(name, args) | entries
+    measured = [*figures(plus), *together([*saa, *plus])]
+    told = f"robust: the first {args.n} of them{'' if saa else ', under saa before the weights were rounded'}"
+    add_robust(args.weights, ship, [*(figures(saa) or [short]), *measured], told)
+    shipped_as = {"shipped as": ship} if args.weights == WEIGHTS else {}
+    return record_of(name, args) | {"saa+": [dataclasses.asdict(one) for one in measured], **shipped_as} | entries
+
+
+def record_of(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The training itself, with the cost of all stages."""
+    folder = args.runs / name
     training, card = load_training(folder), json.loads((folder / "model.json").read_text())
-    short = next(one for one in card_of(folder).robust if one.attack == "saa")
-    measured = [*figures(plus), *together([*papers, *plus])]
-    if ship:
-        told = f"robust: the first {args.n} of them{'' if papers else ', under saa before the weights were rounded'}"
-        add_robust(args.weights, ship, [*(figures(papers) or [short]), *measured], told)
-    others = papers[1:]
-    every = [*before(name, args), card_of(folder)]
+    stages = [*before(name, args), card_of(folder)]
     return {
         "recipe": str(recipe_of(name).relative_to(ROOT)),
         "command": card["command"].replace(args.data, named(args.data)),
@@ -192,20 +201,16 @@ def train_and_evaluate(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "seed": card["seed"],
         "epochs": training.epochs,
         "seconds": round(training.seconds, 1),
-        "seconds an epoch": round(statistics.median(v for v in training.curves["seconds"] if v is not None), 2),
+        "seconds an epoch": seconds_an_epoch(training),
         "all stages": {
-            "epochs": sum(stage.epochs for stage in every),
-            "seconds": round(sum(stage.training_seconds for stage in every), 1),
+            "epochs": sum(stage.epochs for stage in stages),
+            "seconds": round(sum(stage.training_seconds for stage in stages), 1),
         },
         "notices": training.notices,
         "curves": {key: [v if v is None else round(v, 4) for v in row] for key, row in training.curves.items()},
         "clean": card["clean_accuracy"],
         "measured": card["measured"],
         "robust": card["robust"],
-        **({"saa+": [dataclasses.asdict(one) for one in measured]} if ship else {}),
-        **({"shipped as": ship} if ship and args.weights == WEIGHTS else {}),
-        "saa": papers[0].told() if papers else of_training(short),
-        **({"others": {one.words: one.told() for one in others}} if others else {}),
     }
 
 

@@ -1,14 +1,13 @@
 """The effect of each ingredient of training against SparseAnneal: short runs from one plain network, held-out images.
 
     python benchmarks/training_ablation.py run --data cifar10.npz --out benchmarks/results/training-ablation.json
-    python benchmarks/training_ablation.py run --data cifar10.npz --start A.safetensors B.safetensors --out ...
     python benchmarks/training_ablation.py run --data cifar10.npz --model subject-plain --held-out 1000 --epochs 20 \\
         --jobs 9 --out benchmarks/results/training-ablation-small.json
 
 Every variant trains a PreActResNet-18 for a few epochs. The record has clean accuracy and robust accuracy under
-SparseAnneal, and under Cluster-RS after it, on training images that no run has used. With --start the runs start from
-weights that were trained against SparseAnneal, with other variants; with --model from a plain model of the zoo, with
-variants of training with random search. An existing record is continued: variants that it contains are skipped.
+SparseAnneal, and under Cluster-RS after it, on training images that no run has used. With --model the runs start from a
+plain model of the zoo, with variants of training with random search. An existing record is continued: variants that it
+contains are skipped.
 """
 
 import argparse
@@ -20,16 +19,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pool import begin, collected, stopped
 from provenance import add_arguments, head
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import sparsepgd as sp
 from sparsepgd import zoo
 from sparsepgd.analysis.curves import accuracy_over_queries
+from sparsepgd.sources import Data, load_data
 from sparsepgd.training import annealing
 from sparsepgd.training.data import split
 from sparsepgd.training.settings import make_settings
@@ -59,22 +57,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "twice the path": {"PATH": annealing.PATH * 2},
     "sPGD instead (sTRADES), 5 steps": {"method": "strades", "keep": False, "multi_eps": 6},
 }
-
-
-FURTHER_COMMON = {"lr": 0.03, "steps": 6, "lam": 12.0}
-FURTHER: dict[str, dict[str, Any]] = {  # from a network that was trained against SparseAnneal
-    "baseline: 6 steps, lambda 12": {},
-    "lambda 6": {"lam": 6.0},
-    "lambda 24": {"lam": 24.0},
-    "lambda 48": {"lam": 48.0},
-    "lambda 96": {"lam": 96.0},
-    "12 steps": {"steps": 12},
-    "12 steps, lambda 24": {"steps": 12, "lam": 24.0},
-    "12 steps, lambda 48": {"steps": 12, "lam": 48.0},
-    "up to 5 k pixels": {"multi_eps": 5},
-    "up to 5 k pixels, lambda 48": {"multi_eps": 5, "lam": 48.0},
-    "20 steps, lambda 24": {"steps": 20, "lam": 24.0},
-}
 SEARCHED_COMMON = {"steps": 3, "steps_last": 10, "searched": 0.5, "ema": 0.99}
 SEARCHED: dict[str, dict[str, Any]] = {  # half of the batches by Cluster-RS, as in recipes/subjects/subject-search.toml
     "baseline: 3 to 10 steps, half of the batches searched, lambda 6": {},
@@ -99,14 +81,13 @@ def arguments() -> argparse.Namespace:
     one.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     one.add_argument("--jobs", type=int, default=1, help="variants at a time")
     one.add_argument("--k", type=int, default=20)
-    one.add_argument("--start", type=Path, nargs="+", help="safetensors of the network to go on from, in parts")
-    one.add_argument("--model", help="of the zoo, to start from")
+    one.add_argument("--model", help="of the zoo, to start from; default: a plain network is trained first")
     one.add_argument("--queries", type=int, default=3000, help="of Cluster-RS, after SparseAnneal")
     add_arguments(one)
     return parser.parse_args()
 
 
-def trained(model: nn.Module, data: tuple[Tensor, Tensor], options: dict[str, Any], args: Any) -> Any:
+def trained(model: nn.Module, data: Data, options: dict[str, Any], args: Any) -> Any:
     values = {**COMMON, "held_out": args.held_out, **options}
     before = annealing.PATH
     annealing.PATH = values.pop("PATH", before)
@@ -116,38 +97,27 @@ def trained(model: nn.Module, data: tuple[Tensor, Tensor], options: dict[str, An
         annealing.PATH = before
 
 
-def images(args: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def images(args: argparse.Namespace) -> tuple[Data, Data]:
     """The training images, and those of them that are held out."""
-    with np.load(args.data) as file:
-        x = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).contiguous()
-        y = torch.from_numpy(file["y_train"]).long()
-    rows = split(len(x), make_settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
-    return (x, y), ((x[rows].float() / 255).to(args.device), y[rows].to(args.device))
+    data = load_data(f"npz:{args.data}", part="train")
+    rows = split(len(data.x), make_settings("plain", sp.Budget(k=1), {"held_out": args.held_out}))[1]
+    return data, Data(data.x[rows], data.y[rows]).to(args.device)
 
 
-def started(args: argparse.Namespace, data: tuple[Tensor, Tensor]) -> nn.Module:
+def started(args: argparse.Namespace, data: Data) -> nn.Module:
     """The network that all variants start from."""
     if args.model:
         return zoo.load(args.model).to(args.device)
     torch.manual_seed(0)
     plain = preact_resnet18(num_classes=10).to(args.device)
-    if args.start:
-        parts = {name: value for file in args.start for name, value in load_file(file).items()}
-        plain.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in parts.items()})
-    else:
-        trained(plain, data, {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
+    trained(plain, data, {"method": "plain", "epochs": 15 if args.epochs > 1 else 1, "lr": 0.2}, args)
     return plain
 
 
 def variants(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The settings of each variant."""
-    if args.model:
-        found, common = SEARCHED, {**BASE, **SEARCHED_COMMON}
-    elif args.start:
-        found, common = FURTHER, {**BASE, **FURTHER_COMMON}
-    else:
-        found, common = VARIANTS, BASE
-    return {name: {**common, "epochs": args.epochs, **other} for name, other in found.items()}
+    changes, common = (SEARCHED, {**BASE, **SEARCHED_COMMON}) if args.model else (VARIANTS, BASE)
+    return {name: {**common, "epochs": args.epochs, **changed} for name, changed in changes.items()}
 
 
 def measured(name: str, options: dict[str, Any], model: nn.Module, args: argparse.Namespace) -> dict[str, Any]:
@@ -169,11 +139,9 @@ def measured(name: str, options: dict[str, Any], model: nn.Module, args: argpars
 def run(args: argparse.Namespace) -> None:
     began = time.monotonic()
     data, held = images(args)
-    record = (
-        json.loads(args.out.read_text())
-        if args.out.exists()
-        else {**head(args, *held), "k": args.k, "seed": 0, "runs": []}
-    )
+    record = {**head(args, *held), "k": args.k, "seed": 0, "runs": []}
+    if args.out.exists():
+        record = json.loads(args.out.read_text())
     start = started(args, data).cpu()
     known = {row["variant"] for row in record["runs"]}
     left = {name: one for name, one in variants(args).items() if name not in known and name in (args.only or [name])}

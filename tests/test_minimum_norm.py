@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sparsepgd.sources import Data
 from sparsepgd.zoo.registry import ARCHITECTURES
 from support.models import Linear
 from support.scripts import script as imported
@@ -134,8 +135,9 @@ def measure(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
 
         monkeypatch.setattr(script, "ProcessPoolExecutor", lambda *args, **settings: ThreadPoolExecutor(1))
         monkeypatch.setattr(script, "work", work)
-        monkeypatch.setattr(script, "images", lambda args: (x, y))
-        monkeypatch.setattr(script, "load", lambda given: ({"model": given, "sha256": given}, model))
+        monkeypatch.setattr(script, "load_images", lambda file, n: Data(x, y))
+        monkeypatch.setattr(script, "load_network", lambda given: model)
+        monkeypatch.setattr(script, "about", lambda given, model: {"model": given, "sha256": given})
         out = str(tmp_path / "minimum-norm-mine.json")
         words = ("run", *words, "--commit", commit, "--device", "cpu", "--out", out)
         monkeypatch.setattr(sys, "argv", ["minimum_norm.py", *words])
@@ -199,8 +201,10 @@ def test_weights_in_pieces_are_one_model_and_its_card_says_how_it_was_trained(sc
     for place, part in enumerate((list(state)[::2], list(state)[1::2])):
         save_file({name: state[name] for name in part}, tmp_path / f"mine-{place}.safetensors")
     (tmp_path / "mine.json").write_text('{"command": "spgd train"}')
-    about, model = script.load(f"digits_resnet={tmp_path}/mine-0.safetensors,{tmp_path}/mine-1.safetensors")
-    assert (about["model"], about["trained by"]) == ("mine", "spgd train")
+    given = f"digits_resnet={tmp_path}/mine-0.safetensors,{tmp_path}/mine-1.safetensors"
+    model = script.load_network(given)
+    known = script.about(given, model)
+    assert (known["model"], known["trained by"]) == ("mine", "spgd train")
     assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
 
 

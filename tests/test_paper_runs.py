@@ -73,7 +73,7 @@ def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monke
     args, order = words(driver, monkeypatch, tmp_path, "watermarks", *model)
     assert order.job("watermarks").size == 32
     parts = driver.planned(order, "watermarks")[1].parts
-    asked = [place for place, part in enumerate(parts) if driver.wanted(order, part)]
+    asked = [place for place, part in enumerate(parts) if driver.selected(order, part)]
     assert {parts[place].row for place in asked} == {"eps=8/255"}
     done = {driver.key(parts[asked[0]]): driver.attack(order, "watermarks", asked[0])}
     record = driver.record(order, args, "watermarks", done)
@@ -88,7 +88,7 @@ def test_numbers_of_columns_and_sections_that_are_not_asked_for_are_left_out(
     models = ("--model", "Vanilla=zoo:small-plain", "GD=zoo:small-strades", "--name", "mine")
     args, order = words(driver, monkeypatch, tmp_path, "unstructured", *models, *asked)
     parts = driver.planned(order, "unstructured")[1].parts
-    places = [place for place, part in enumerate(parts) if driver.wanted(order, part)]
+    places = [place for place, part in enumerate(parts) if driver.selected(order, part)]
     assert {(parts[one].section, parts[one].row, parts[one].column) for one in places} == {
         ("k=10", "Vanilla", "PGD0"), ("k=10", "Vanilla", "RS"),
     }  # fmt: skip
@@ -145,7 +145,7 @@ def test_models_have_places_where_recipes_have_them(
 ) -> None:
     models = ("--model", "Fast-EG-l1=zoo:small-plain", "sTRADES-l0=zoo:x")
     order = words(driver, monkeypatch, tmp_path, "--data", "npz:x", *models)[1]
-    assert order.job("unstructured").models == {}, "none of ours is trained like it"
+    assert order.job("unstructured").models == {"Fast-EG-l1": "zoo:small-plain"}
     assert order.job("alpha").models == {"Fast-EG-l1": "zoo:small-plain"}
     assert order.job("structured").models == {"sTRADES-l0": "zoo:x"}
     assert order.job("watermarks").data == "npz:x"

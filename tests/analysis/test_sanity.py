@@ -21,6 +21,7 @@ from sparsepgd.runs import runs
 from sparsepgd.runs.records import Row
 from sparsepgd.search.contract import Attacker
 from support.models import SmallConvNet, Tight, images, labelled
+from support.small_runs import killed_after
 
 
 class Wrapped(nn.Module):
@@ -282,10 +283,11 @@ def test_where_the_length_until_success_is_not_known_nothing_is_said(attack: Att
 @pytest.mark.parametrize(("name", "found"), [("small-plain", False), ("small-strades", True)])
 def test_a_run_that_flatters_a_model_says_so_also_if_it_was_resumed(name: str, found: bool, tmp_path: Path) -> None:
     data, model = zoo.bundled_images(32), zoo.load(name)
-    attack, asked = sp.SparseAnneal(sp.Budget(k=20), 60), iter(range(9))
+    attack = sp.SparseAnneal(sp.Budget(k=20), 60)
     record = runs.run(None, attack, model, data)
     assert [notice.code for notice in record.warnings] == ["too-short"] * found
-    runs.run(tmp_path, attack, model, data, chunk=16, stop=lambda: next(asked) == 1)
+    with killed_after(1):
+        runs.run(tmp_path, attack, model, data, chunk=16)
     assert runs.run(tmp_path, attack, model, data, chunk=16).warnings == record.warnings
     assert runs.run(tmp_path, attack, model, data).warnings == record.warnings  # only read
 

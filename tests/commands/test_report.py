@@ -13,6 +13,7 @@ from sparsepgd.errors import SourceError
 from sparsepgd.runs import runs
 from sparsepgd.runs.folders import load
 from support.models import SmallConvNet, images, labelled
+from support.small_runs import killed_after
 from support.terminal import spgd
 
 EVALUATE = ("evaluate", "-n", "8", "--attack", "spgd", "--steps", "3", "--out", "runs/both")
@@ -59,8 +60,8 @@ def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.Capt
     model, x = SmallConvNet().eval(), images(8)
     problem = model, (x, labelled(model, x))
     attack = sp.SparsePGD(sp.Budget(k=6), 5)
-    asked = iter(range(9))
-    runs.run(tmp_path / "half", attack, *problem, chunk=4, stop=lambda: next(asked) == 1)
+    with killed_after(1):
+        runs.run(tmp_path / "half", attack, *problem, chunk=4)
     with pytest.raises(SourceError, match="half is not finished, 4 images are done"):
         report([tmp_path])
     runs.run(tmp_path / "whole", attack, *problem)

@@ -18,7 +18,7 @@ from sparsepgd.cli import main
 from sparsepgd.commands import train as command
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.sources import load_data
-from sparsepgd.training import recipes, records
+from sparsepgd.training import recipes, run_folder
 from support.quadrants import quadrants
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -72,7 +72,7 @@ def test_a_recipe_is_followed_and_the_command_line_overrides_it(place: Path, spg
     assert done.stderr == ""  # no terminal, no progress bar
     assert done.stdout.splitlines()[-2] == "weights and record in o"
     assert done.stdout.splitlines()[-1].startswith("next: evaluate the model: spgd evaluate --model ")
-    wanted = records.load(place / "o").configuration["settings"]
+    wanted = run_folder.load(place / "o").configuration["settings"]
     assert (wanted["method"], wanted["epochs"], wanted["steps"], wanted["batch"]) == ("sat", 2, 2, 16)
     assert (wanted["lam"], wanted["gradient"]) == (4, "alternating")
     again = spgd("train", *words)  # finished: read, not run
@@ -89,7 +89,7 @@ def test_a_network_of_the_zoo_becomes_a_model_for_the_other_commands(place: Path
     assert done.stdout.startswith("trained  plain, 1 epoch, ")
     card = zoo.card("model", place / "o")
     assert card.measured.startswith("float32; clean: 12 test images")  # a fifth, which was not trained on
-    assert records.load(place / "o").configuration["data"]["images"] == 48
+    assert run_folder.load(place / "o").configuration["data"]["images"] == 48
     assert card.command.startswith("spgd train --method plain --model digits_resnet --data npz:q.npz --k 2")
     use = next(line for line in done.stdout.splitlines() if line.startswith("next: evaluate")).split("spgd ")[1]
     used = spgd(*shlex.split(use), "--steps", "3", "--no-save")

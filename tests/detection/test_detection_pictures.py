@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 
 from sparsepgd.detection import Prediction
-from sparsepgd.detection.study import drawn, side_by_side, write_png
+from sparsepgd.detection.study import drawn, side_by_side
 from sparsepgd.errors import SparsePGDError
+from sparsepgd.sources import save_image
 from support.models import images
 from support.small_detectors import SIZE
 
@@ -37,12 +38,12 @@ def test_before_is_on_the_left_and_after_on_the_right(tmp_path: Path) -> None:
     assert picture.shape == (3, SIZE, 2 * SIZE + 6)
     assert torch.equal(picture[..., :SIZE], (x[0] * 255).round().to(torch.uint8))
     assert torch.equal(picture[..., -SIZE:], (x[1] * 255).round().to(torch.uint8))
-    write_png(picture, tmp_path / "sub" / "both.png")
-    with Image.open(tmp_path / "sub" / "both.png") as file:
+    save_image(picture, tmp_path / "both.png")
+    with Image.open(tmp_path / "both.png") as file:
         assert torch.equal(torch.from_numpy(np.array(file)).permute(2, 0, 1), picture)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SparsePGDError, match="cannot be written"):
-        write_png(torch.zeros(3, 2, 2, dtype=torch.uint8), tmp_path / "file" / "both.png")
+        save_image(torch.zeros(3, 2, 2, dtype=torch.uint8), tmp_path / "file" / "both.png")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from sparsepgd.runs import identity, runs
 from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import Folder, load
 from support.models import SmallConvNet
-from support.small_runs import ATTACK, problem, start
+from support.small_runs import ATTACK, killed_after, problem, start
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -101,7 +102,7 @@ def test_a_run_that_never_got_anywhere_blocks_no_other(tmp_path: Path) -> None:
     model, data = problem()
     with pytest.raises(SparsePGDError, match="k=500 pixels"):
         runs.run(tmp_path, sp.SparsePGD(sp.Budget(k=500), steps=2), model, data)
-    assert start(tmp_path).finished
+    start(tmp_path)
 
 
 @pytest.mark.parametrize("done", [1, None])
@@ -130,7 +131,7 @@ def test_answers_that_differ_by_round_off_are_the_same_model(tmp_path: Path) -> 
     assert len(content["answers"]) == 2
     content["answers"] = [[value * 1.0003 for value in row] for row in content["answers"]]
     head.write_text(json.dumps(content))
-    assert start(tmp_path).finished
+    start(tmp_path)
 
 
 def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
     content = json.loads(head.read_text())
     del content["answers"]
     head.write_text(json.dumps(content))
-    assert start(tmp_path).finished
+    start(tmp_path)
 
 
 def test_a_randomised_model_is_not_held_to_its_answers(tmp_path: Path) -> None:
@@ -163,8 +164,9 @@ def test_a_plain_function_is_known_by_its_name_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("done", [1, None])
 def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done: int | None, tmp_path: Path) -> None:
     model, data = problem()
-    attack, asked = sp.SparseRS(sp.Budget(k=6), queries=20), iter(range(9))
-    runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4, stop=lambda: next(asked) == done)
+    attack = sp.SparseRS(sp.Budget(k=6), queries=20)
+    with nullcontext() if done is None else killed_after(done):
+        runs.run(tmp_path, attack, lambda x: model(x), data, chunk=4)
     with pytest.raises(
         UnsupportedError, match=r"plain function, which cannot be recognised.*names=\{\"model\": ...\} in sp.evaluate"
     ):
@@ -174,7 +176,8 @@ def test_a_function_without_a_name_is_never_taken_for_the_one_of_the_folder(done
 def test_a_function_without_a_name_may_begin_where_nothing_was_done(tmp_path: Path) -> None:
     model, data = problem()
     attack = sp.SparseRS(sp.Budget(k=6), queries=20)
-    runs.run(tmp_path, attack, lambda x: model(x), data, stop=lambda: True)
+    with killed_after(0):
+        runs.run(tmp_path, attack, lambda x: model(x), data)
     assert runs.run(tmp_path, attack, lambda x: -model(x), data).clean_accuracy == 0
 
 
@@ -306,7 +309,7 @@ def test_a_run_from_before_that_digest_goes_on_where_torch_is_the_same(
     with monkeypatch.context() as old:
         old.setattr(identity, "model_digests", lambda model: {"sha256": identity.model_digest(model)})
         start(tmp_path, stop_after=done)
-    assert start(tmp_path).finished
+    start(tmp_path)
     assert set(load(tmp_path).configuration["model"]) == {"name", "sha256"}  # its chunks were kept
     assert audit(tmp_path, problem()[0]).sound
     with pytest.raises(UnsupportedError, match=r"model\.sha256 is"):

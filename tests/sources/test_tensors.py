@@ -34,18 +34,17 @@ def test_all_kinds_of_data_become_tensors(kind: str) -> None:
         "loader": DataLoader(TensorDataset(x, y), batch_size=3),
         "stream": Stream(x, y),
     }[kind]
-    for n in (None, 5):
-        read, labels = as_tensors(data, n)
-        assert torch.equal(read, x[:n])
-        assert torch.equal(labels, y[:n])
+    read, labels = as_tensors(data)
+    assert torch.equal(read, x)
+    assert torch.equal(labels, y)
 
 
 def test_a_torchvision_data_set_becomes_tensors() -> None:
     from torchvision.datasets import FakeData
     from torchvision.transforms import ToTensor
 
-    x, y = as_tensors(FakeData(6, (3, 8, 8), 4, transform=ToTensor()), 4)
-    assert (tuple(x.shape), tuple(y.shape), x.dtype) == ((4, 3, 8, 8), (4,), torch.float32)
+    x, y = as_tensors(FakeData(6, (3, 8, 8), 4, transform=ToTensor()))
+    assert (tuple(x.shape), tuple(y.shape), x.dtype) == ((6, 3, 8, 8), (6,), torch.float32)
     with pytest.raises(SourceError, match=r"image 0 is a Image; expected a tensor.*transform=torchvision"):
         as_tensors(FakeData(6, (3, 8, 8), 4))
 
@@ -53,21 +52,18 @@ def test_a_torchvision_data_set_becomes_tensors() -> None:
 def test_other_data_is_refused_with_the_reason() -> None:
     x, y = zoo.bundled_images(4)
     shuffled = DataLoader(TensorDataset(x, y), shuffle=True)
-    for data, n, message in (
-        (3, None, "data of type int; expected a pair"),
-        ({"x": x, "y": y}, None, "data of type dict; expected a pair"),
-        ((x, y[:3]), None, "4 images, but 3 labels"),
-        ((x, y), 5, "n=5, but the data holds 4 images"),
-        (TensorDataset(x, y), 5, "n=5, but the data holds 4 images"),
-        ((x, y), 0, "n=0; use at least 1"),
-        (shuffled, None, "the DataLoader shuffles"),
-        (DataLoader(TensorDataset(x)), None, "the DataLoader yields a list; expected batches"),
-        (TensorDataset(x), None, "item 0 is a tuple; expected"),
-        ([(x[0], 1), (x[0, :, 1:], 1)], None, r"image 1 has shape \(3, 31, 32\), image 0 has"),
-        ([(x[0], "cat")], None, "label 0 is a str; expected a class number"),
-        ([(x[0], torch.ones(3))], None, r"label 0 is a tensor of shape \(3,\)"),
-        ([], None, "the data holds no images"),
-        ((x[:0], y[:0]), None, "the data holds no images"),
+    for data, message in (
+        (3, "data of type int; expected a pair"),
+        ({"x": x, "y": y}, "data of type dict; expected a pair"),
+        ((x, y[:3]), "4 images, but 3 labels"),
+        (shuffled, "the DataLoader shuffles"),
+        (DataLoader(TensorDataset(x)), "the DataLoader yields a list; expected batches"),
+        (TensorDataset(x), "item 0 is a tuple; expected"),
+        ([(x[0], 1), (x[0, :, 1:], 1)], r"image 1 has shape \(3, 31, 32\), image 0 has"),
+        ([(x[0], "cat")], "label 0 is a str; expected a class number"),
+        ([(x[0], torch.ones(3))], r"label 0 is a tensor of shape \(3,\)"),
+        ([], "the data holds no images"),
+        ((x[:0], y[:0]), "the data holds no images"),
     ):
         with pytest.raises(SourceError, match=message):
-            as_tensors(data, n)
+            as_tensors(data)

@@ -16,7 +16,7 @@ from sparsepgd.cli import app
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.sources import datasets
 from sparsepgd.threat import Budget
-from sparsepgd.training import api, inputs, records
+from sparsepgd.training import api, inputs, run_folder
 from sparsepgd.training.recipes import SOURCES, STARTS, assignments, read
 from sparsepgd.training.settings import make_settings
 
@@ -166,7 +166,7 @@ def test_structures_are_trained_against_by_recipe(file: Path, tmp_path: Path, mo
     own = {"row": "Rows", "patch": "Patches", "union": "Pixels"}[file.stem.rsplit("-", 1)[1]]
     others = [(1, "Rows"), (1, "Patches")] if own == "Pixels" else []
     assert found == {(k, pattern, name) for k, pattern in [(2, own), *others] for name in ("saa", "saa+")}
-    assert records.load(tmp_path / "o").configuration["settings"]["keep"] is True
+    assert run_folder.load(tmp_path / "o").configuration["settings"]["keep"] is True
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import sparsepgd as sp
 from sparsepgd.errors import SourceError, UnsupportedError
-from sparsepgd.training import api, records
+from sparsepgd.training import run_folder
 from support.quadrants import ENVIRONMENT, QUICK, network, quadrants, same_weights
 
 OTHERS = (sp.Budget(k=1, pattern=sp.Rows()), sp.Budget(k=1, pattern=sp.Patches(3)))
@@ -76,11 +76,11 @@ def test_a_checkpoint_from_before_a_setting_existed_goes_on(tmp_path: Path) -> N
     options = {**QUICK, "out": tmp_path, "save_seconds": 0.0}
     with pytest.raises(Stop):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, progress=stopped_after(5), **options)
-    kept = torch.load(tmp_path / api.CHECKPOINT, weights_only=True)
+    kept = torch.load(tmp_path / run_folder.CHECKPOINT, weights_only=True)
     for name in ("keep", "mixed", "searched", "queries", "steps_last", "others", "multi_eps_others"):
         del kept["configuration"]["settings"][name]
     del kept["changes"]
-    torch.save(kept, tmp_path / api.CHECKPOINT)
+    torch.save(kept, tmp_path / run_folder.CHECKPOINT)
     assert len(sp.train(network(), quadrants(), "sat", sp.Budget(k=1), epochs=3, **options).curves["loss"]) == 3
 
 
@@ -104,11 +104,11 @@ def test_kill_9_and_resume_gives_the_weights_of_an_undisturbed_run(tmp_path: Pat
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert 1 <= records.load(killed).epochs < 6
+    assert 1 <= run_folder.load(killed).epochs < 6
     for folder in (killed, whole):
         undisturbed(folder)
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    first, second = (records.load(folder).curves for folder in (killed, whole))
+    first, second = (run_folder.load(folder).curves for folder in (killed, whole))
     assert first["loss"] == second["loss"]
     assert first["robust"] == second["robust"]
 
@@ -125,7 +125,7 @@ def test_two_layers_may_share_their_weights(tmp_path: Path) -> None:
 def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:
     names = {"model": "toy", "data": "quadrants"}
     trained = sp.train(network(), quadrants(), "sat+n", sp.Budget(k=2), epochs=2, out=tmp_path, names=names, **QUICK)
-    record = records.load(tmp_path)
+    record = run_folder.load(tmp_path)
     assert record.finished
     assert record.curves == trained.curves
     assert record.configuration["settings"]["method"] == "sat+n"
@@ -136,7 +136,7 @@ def test_the_record_tells_the_run_and_its_curves(tmp_path: Path) -> None:
         (tmp_path / "training.json").read_text().replace('"finished": true', '"finished": 7')
     )
     with pytest.raises(SourceError, match=r"training.json is not a valid record"):
-        records.load(tmp_path)
+        run_folder.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_curves_without_a_value_in_the_first_epochs_are_recorded_resumed_and_sho
     def fake(folder: Path) -> Iterator[Any]:
         yield lambda name, value, epoch: board.append((name, value, epoch))
 
-    monkeypatch.setattr(api, "_board", fake)
+    monkeypatch.setattr(run_folder, "_board", fake)
     options = {**QUICK, "epochs": 3, "watch_every": 2, "out": tmp_path, "save_seconds": 0.0, "tensorboard": True}
     with pytest.raises(Stop):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), progress=stopped_after(5), **options)
     trained = sp.train(network(), quadrants(), "sat", sp.Budget(k=1), **options)
     clean = trained.curves["clean"]
     assert [value is None for value in clean] == [True, False, False]
-    assert records.load(tmp_path).curves == trained.curves
+    assert run_folder.load(tmp_path).curves == trained.curves
     assert json.loads((tmp_path / "training.json").read_text())["curves"]["clean"] == clean
     assert {epoch for name, _, epoch in board if name == "clean"} == {2, 3}
     assert {epoch for name, _, epoch in board if name == "loss"} == {1, 2, 3}
@@ -184,7 +184,7 @@ def test_a_run_against_other_budgets_is_refused(tmp_path: Path) -> None:
     options = {**QUICK, "out": tmp_path, "epochs": 1}
     for _ in range(2):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), others=OTHERS, **options)
-    assert [one["k"] for one in records.load(tmp_path).configuration["settings"]["others"]] == [1, 1]
+    assert [one["k"] for one in run_folder.load(tmp_path).configuration["settings"]["others"]] == [1, 1]
     with pytest.raises(UnsupportedError, match=r"holds another run: settings.others was"):
         sp.train(network(), quadrants(), "sat", sp.Budget(k=1), others=OTHERS[::-1], **options)
 

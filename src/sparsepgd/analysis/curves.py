@@ -62,8 +62,8 @@ def steps_histogram(result: Steps, bins: int = 20) -> tuple[Tensor, Tensor]:
     steps = taken[fooled > 0].double().clamp(min=SHORTEST)
     top = max(float(taken.max()) if len(taken) else 0.0, SHORTEST + 1.0)
     edges = torch.logspace(math.log10(SHORTEST), math.log10(top), bins + 1, dtype=torch.float64, device=steps.device)
-    place = torch.bucketize(steps, edges[1:-1].contiguous(), right=True)  # [edge, next edge), the last one closed
-    return edges, torch.bincount(place, minlength=bins)
+    numbers = torch.bucketize(steps, edges[1:-1].contiguous(), right=True)  # [edge, next edge), the last one closed
+    return edges, torch.bincount(numbers, minlength=bins)
 
 
 def accuracy_over_k(result: Steps, k_max: int) -> tuple[Tensor, Tensor]:
@@ -143,17 +143,17 @@ def smallest_k(
     x, result = x.detach().clone(), None  # of the first call, for all images, later the best of all calls
     # positions in ks, from 1: the largest at which an image was not fooled, the smallest at which it was
     failed, worked = torch.zeros_like(y), torch.full_like(y, len(ladder) + 1)
-    for place in _places(len(ladder), once=attack.minimum_norm):
-        undecided = (failed < place) & (place < worked)
+    for position in _positions(len(ladder), once=attack.minimum_norm):
+        undecided = (failed < position) & (position < worked)
         rows = (undecided if result is None else undecided & result.clean_correct).nonzero()[:, 0]
         if not len(rows) and result is not None:
             continue
-        part = _with_k(attack, ladder[place - 1]).for_rows(rows)(
+        part = _with_k(attack, ladder[position - 1]).for_rows(rows)(
             model, x[rows], y[rows], seed=seed, logits=logits, index=numbers[rows], batch_size=batch_size, engine=engine
         )
         won = part.fooled
         needed = torch.searchsorted(torch.tensor(ladder, device=y.device), part.groups[won]) + 1
-        worked[rows[won]], failed[rows[~won]] = needed.clamp(max=place), place
+        worked[rows[won]], failed[rows[~won]] = needed.clamp(max=position), position
         if result is not None:
             by = dict(zip(rows.tolist(), part.broken_by, strict=True))
             names = tuple(by.get(row) or one for row, one in enumerate(result.broken_by))
@@ -166,7 +166,7 @@ def smallest_k(
     return SmallestK(k, torch.where(fooled, result.x_adv, x), ladder, result)
 
 
-def _places(count: int, once: bool) -> Iterator[int]:
+def _positions(count: int, once: bool) -> Iterator[int]:
     """The positions in ks in the order in which they are tried: only the last, or all as in a bisection."""
     if once:
         yield count
@@ -209,12 +209,12 @@ class Smallest(Attacker):
     def run(self, call: Call) -> Result:
         if not isinstance(call.goal, Untargeted | None):
             raise UnsupportedError(f"the smallest k is untargeted, but goal={call.goal!r}; omit goal")
-        found = smallest_k(
+        result = smallest_k(
             self.attack, call.model, call.x, call.y, self.budget.k, seed=call.seed, logits=call.logits,
             index=call.index, batch_size=call.batch_size, engine=call.engine,
         ).result  # fmt: skip
-        names = tuple(self.name if one else None for one in found.fooled.tolist())
-        return replace(found, broken_by=names)
+        names = tuple(self.name if fooled else None for fooled in result.fooled.tolist())
+        return replace(result, broken_by=names)
 
 
 def _with_k(attack: Attacker, k: int) -> Attacker:

@@ -69,11 +69,11 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
     """Check before a long run of the paper's attacks whether, on a few images, SparseAnneal fools more of them than
     each of these attacks does with as many passes."""
     members = attack.members if isinstance(attack, SparseAutoAttack) else (attack,)
-    own = [member for member in members if isinstance(member, SparsePGD | SparseRS)]
-    if not own or any(isinstance(member, SparseAnneal) for member in members):
+    papers = [member for member in members if isinstance(member, SparsePGD | SparseRS)]
+    if not papers or any(isinstance(member, SparseAnneal) for member in members):
         return ()
-    passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in own)
-    room = passes // (2 * SHARE * (1 + len(own)))  # steps for all images together, for each attack that is tried
+    passes = len(x) * sum(member.evaluations * (1 + member.needs_gradient) for member in papers)
+    room = passes // (2 * SHARE * (1 + len(papers)))  # steps for all images together, for each attack that is tried
     count = max(TRIED) if room >= max(TRIED) * max(STEPS) else min(TRIED)
     few = torch.arange(min(count, len(x)))
     steps = min(room // max(len(few), 1), max(STEPS))
@@ -86,11 +86,11 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will warn
         try:
-            most = fooled(SparseAnneal(own[0].budget, steps, quantize=own[0].quantize))
+            most = fooled(SparseAnneal(papers[0].budget, steps, quantize=papers[0].quantize))
         except NoGradientError:
             return ()
-        found = [(fooled(_shortened(member, steps)), member.name) for member in own if most >= MORE]
-    best, name = max(found, default=(most, ""))
+        others = [(fooled(_shortened(member, steps)), member.name) for member in papers if most >= MORE]
+    best, name = max(others, default=(most, ""))
     if most < best + MORE:
         return ()
     message = (
@@ -275,8 +275,8 @@ def _late(rows: Sequence[Row], attack: Attacker) -> dict[str, Late]:
     for name, search, before in _searches(attack):
         unit = "steps" if search.needs_gradient else "queries"
         fooled = sum(row.broken_by == name and 2 * (row.forwards - before) > search.evaluations for row in rows)
-        found = Late(getattr(search, unit, search.evaluations), fooled, name, unit)
-        longest[unit] = max(longest.get(unit, found), found)
+        late = Late(getattr(search, unit, search.evaluations), fooled, name, unit)
+        longest[unit] = max(longest.get(unit, late), late)
     return longest
 
 

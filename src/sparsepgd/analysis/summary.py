@@ -48,18 +48,18 @@ def describe_budget(written: object) -> str:
     pattern = dict(written["pattern"])
     kind = str(pattern.pop("kind"))
     unit = UNITS.get(kind, kind.lower())
-    words = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
+    text = f"k = {written['k']} {unit if written['k'] != 1 else singular(unit)}"
     if kind == "Shape":
-        words += f" ({pattern['name']})"
+        text += f" ({pattern['name']})"
     elif kind == "Groups":
-        words += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): there may be thousands
+        text += f" {repr(Groups(**pattern)).removeprefix('Groups')}"  # (96 of 5 places): there may be thousands
     elif pattern:
-        words += " " + "x".join(str(value) for value in pattern.values())
+        text += " " + "x".join(str(value) for value in pattern.values())
     if written["eps"] < 1:
         levels = written["eps"] * LEVELS
         near = abs(levels - round(levels)) < 1e-6
-        words += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
-    return words + (", only where allowed" if written.get("allowed") else "")
+        text += f", eps = {round(levels)}/{LEVELS}" if near else f", eps = {written['eps']:.4g}"
+    return text + (", only where allowed" if written.get("allowed") else "")
 
 
 class Row(Protocol):

@@ -71,8 +71,8 @@ def attack(
         )
         if not quiet:
             of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
-            words = command_line("evaluate", **of_model, attack=attack, k=k, pattern=pattern, eps=eps)
-            suggest(f"measure how often this works, on many images: {words}")
+            evaluate = command_line("evaluate", **of_model, attack=attack, k=k, pattern=pattern, eps=eps)
+            suggest(f"measure how often this works, on many images: {evaluate}")
         return
     else:
         out.print(

@@ -65,13 +65,13 @@ def measure(
     )
     budget = Budget(k=k, pattern=options.pattern(pattern))
     budget.resolve(shape_of(x))
-    other = _rivals(budget, steps, queries, official, sparse_rs, others)
+    others_by_name = _rivals(budget, steps, queries, official, sparse_rs, others)
     logits_of(source.model, x[:1], 1)  # raises if the model does not take such images
     at_once = batch_size or (64 if on_cpu else 512)
     record = bench.measure(
         bench.Bench(source.model, x, y, budget, steps, queries, range(seed, seed + seeds), at_once, below),
         _settings(precision, compiled, on_cpu),
-        other,
+        others_by_name,
         on_row=lambda row: None if quiet else err.print(_in_words(row), soft_wrap=True),
         command=command(),
         model=source.name,
@@ -86,19 +86,19 @@ def measure(
         suggest("save these numbers and plot them: --out speed.json")
 
 
-def _settings(words: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
+def _settings(given: str | None, compiled: bool | None, on_cpu: bool) -> list[tuple[Precision, bool]]:
     """The precisions to measure, and whether to compile; on a GPU, fp16 both ways unless `compiled` is set."""
     default = ("fp32,bf16" if cpu_has_bf16() else "fp32") if on_cpu else "tf32,fp16"
-    names = [word.strip() for word in (words or default).split(",")]
+    names = [name.strip() for name in (given or default).split(",")]
     unknown = next((name for name in names if name not in PRECISIONS), None)
     if unknown is not None:
         raise UnsupportedError(f"precision {unknown!r}; use one of {', '.join(PRECISIONS)}")
     if compiled and on_cpu:
         raise UnsupportedError(options.NO_COMPILER)
-    found: list[tuple[Precision, bool]] = [(name, bool(compiled)) for name in names]  # type: ignore[misc]
+    settings: list[tuple[Precision, bool]] = [(name, bool(compiled)) for name in names]  # type: ignore[misc]
     if compiled is None and not on_cpu and "fp16" in names:
-        found.append(("fp16", True))
-    return found
+        settings.append(("fp16", True))
+    return settings
 
 
 def _rivals(
@@ -108,12 +108,14 @@ def _rivals(
         raise UnsupportedError(
             f"other implementations are compared on pixels, not on {budget.pattern!r}; omit --pattern"
         )
-    found: dict[str, rivals.Rival] = {}
+    attacks: dict[str, rivals.Rival] = {}
     if official is not None:
-        found |= rivals.official(official, budget.k, steps, queries)
+        attacks |= rivals.official(official, budget.k, steps, queries)
     if sparse_rs is not None:
-        found |= rivals.sparse_rs(sparse_rs, budget.k, queries)
-    return found | (rivals.installed(budget.k, steps) if others else {})
+        attacks |= rivals.sparse_rs(sparse_rs, budget.k, queries)
+    if others:
+        attacks |= rivals.installed(budget.k, steps)
+    return attacks
 
 
 def _in_words(row: bench.Bare | bench.Timed) -> str:

@@ -43,10 +43,10 @@ def command() -> str:
     return shlex.join(["spgd", *sys.argv[1:]])
 
 
-def command_line(*words: object, **given: object) -> str:
-    """``spgd WORDS --OPTION VALUE`` to be copied; options that are None or False are left out."""
-    line = ["spgd", *map(str, words)]
-    for name, value in given.items():
+def command_line(*arguments: object, **options: object) -> str:
+    """``spgd ARGUMENTS --OPTION VALUE`` to be copied; options that are None or False are left out."""
+    line = ["spgd", *map(str, arguments)]
+    for name, value in options.items():
         if value is True:
             line.append(f"--{name}")
         elif value is not None and value is not False:
@@ -54,9 +54,9 @@ def command_line(*words: object, **given: object) -> str:
     return shlex.join(line)
 
 
-def suggest(words: str) -> None:
+def suggest(text: str) -> None:
     """What to do next, among the last lines of a command; left out with --quiet and --json."""
-    out.print(f"next: {words}", soft_wrap=True)
+    out.print(f"next: {text}", soft_wrap=True)
 
 
 def one_model(
@@ -73,8 +73,8 @@ def one_model(
 def warn_of_classes(pairs: Sequence[tuple[Source, Data]]) -> None:
     """Warn if the data and a model name a class differently, because every prediction may then count as wrong."""
     for source, images in pairs:
-        if words := images.disagreement(source.classes):
-            out.print(f"warning: {source.name}: {words}")
+        if message := images.disagreement(source.classes):
+            out.print(f"warning: {source.name}: {message}")
 
 
 def device_named(name: str | None) -> torch.device:

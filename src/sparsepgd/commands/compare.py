@@ -84,24 +84,24 @@ def compare(
     if not (quiet or as_json):
         best = min(lines, key=lambda one: one.robust_accuracy).attack
         of_model = {"model": model, "weights": weights, "trust": trust, "normalise": normalise}
-        words = command_line("evaluate", **of_model, data=data, attack=best, k=k, pattern=pattern, eps=eps)
-        suggest(f"run the strongest attack and write a report: {words}")
+        evaluate = command_line("evaluate", **of_model, data=data, attack=best, k=k, pattern=pattern, eps=eps)
+        suggest(f"run the strongest attack and write a report: {evaluate}")
 
 
 def _searches(
     names: str | None, budget: Budget, preset: str, equal_cost: int | None
 ) -> tuple[dict[str, Attacker], list[str]]:
     """The attacks by name; if none is named, all that support the pattern, and the names of those that do not."""
-    found: dict[str, Attacker] = {}
+    searches: dict[str, Attacker] = {}
     refused = []
     for name in options.COMPARED if names is None else options.named(names):
         try:
             if equal_cost is None:
-                found[name] = options.preset(name, budget, preset)
+                searches[name] = options.preset(name, budget, preset)
             else:
-                found[name] = options.at_cost(name, budget, equal_cost)
+                searches[name] = options.at_cost(name, budget, equal_cost)
         except UnsupportedError:
-            if names is not None or not found:  # SparseAnneal comes first and supports every pattern
+            if names is not None or not searches:  # SparseAnneal comes first and supports every pattern
                 raise
             refused.append(name)
-    return found, refused
+    return searches, refused

@@ -19,10 +19,11 @@ from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, out, progress
 from sparsepgd.detection import read_folder
 from sparsepgd.detection.sources import NAMES, load_detector
-from sparsepgd.detection.study import examine, score, side_by_side, write_png
+from sparsepgd.detection.study import examine, score, side_by_side
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search import Attack
+from sparsepgd.sources import save_image
 from sparsepgd.threat import Budget
 
 PAPER = ("pixel@1600", "pixel@3200", "patch:4@100", "patch:4@200")
@@ -77,19 +78,19 @@ def detect(
         "clean": {"boxes": asdict(before.boxes), "masks": before.masks and asdict(before.masks)},
         "lines": [],
     }
-    for words, search in searches:
-        with progress(f"{loaded.name}, {search.name}, {words}", quiet) as report:
+    for written, search in searches:
+        with progress(f"{loaded.name}, {search.name}, {written}", quiet) as report:
             line, result, after = examine(
                 search, loaded.model, loaded.detector, scenes, where, seed=seed, batch_size=batch_size, progress=report
             )
-        record["lines"].append({"words": words, **asdict(line)})
+        record["lines"].append({"words": written, **asdict(line)})
         # written after every line, so that a killed run keeps its finished lines
         atomic.write(out_dir / "detect.json", (json.dumps(record, indent=2) + "\n").encode())
-        stem = f"{search.name}-{words.replace(':', '').replace('@', '-')}"
+        stem = f"{search.name}-{written.replace(':', '').replace('@', '-')}"
         for i in range(min(pictures, len(scenes))):
             boxes = before.predictions[i], after.predictions[i]
             picture = side_by_side(scenes.x[i], result.x_adv[i], *boxes, loaded.classes)
-            write_png(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
+            save_image(picture, out_dir / "pictures" / f"{stem}-{scenes.names[i]}.png")
     out.print(_table(record, refused))
     out.print(f"records in {out_dir / 'detect.json'}, pictures in {out_dir / 'pictures'}", soft_wrap=True)
 
@@ -98,11 +99,11 @@ def _searches(
     names: str, budgets: Sequence[str], steps: int, queries: int
 ) -> tuple[list[tuple[str, Attack]], list[str]]:
     """Every attack with every budget, and descriptions of the combinations that are not supported."""
-    found, refused = [], []
-    for words in budgets:
-        kind, _, count = words.rpartition("@")
+    searches, refused = [], []
+    for written in budgets:
+        kind, _, count = written.rpartition("@")
         if not kind or not count.isdecimal():
-            raise BudgetError(f"budget {words!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
+            raise BudgetError(f"budget {written!r}; use PATTERN@K, e.g. pixel@1600 or patch:4@100")
         allowed = Budget(int(count), options.pattern(kind))
         for name in options.named(names):
             try:
@@ -112,16 +113,16 @@ def _searches(
                         f"{name} needs successes, and attacks on detectors have none; use spgd-unprojected"
                     )
                 # once and untargeted, because there are no target classes
-                found.append((words, search.once() if isinstance(search, Repeated) else search))
+                searches.append((written, search.once() if isinstance(search, Repeated) else search))
             except UnsupportedError:
                 if name not in options.ATTACKS or (len(budgets) == 1 and "," not in names):
                     raise
-                refused.append(f"{name} {words}")
-    if not found:
+                refused.append(f"{name} {written}")
+    if not searches:
         raise UnsupportedError(
             f"none of these attacks supports its pattern: {', '.join(refused)}; spgd-unprojected supports every pattern"
         )
-    return found, refused
+    return searches, refused
 
 
 def _table(record: dict[str, Any], refused: Sequence[str]) -> Table:

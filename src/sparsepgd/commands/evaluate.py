@@ -94,31 +94,34 @@ def evaluate(
     if not save and out_dir is not None:
         raise UnsupportedError(f"--no-save with --out {out_dir}; omit one of them")
     if save and out_dir is None:
-        words = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
-        words += tuple(str(word) for word in (weights, normalise, choose) if word is not None)
-        out_dir = options.run_folder((attack, pattern, f"k{k}"), words)
+        given = (data, n, size, k, pattern, eps, attack, steps, queries, seed, seeds, k_curve, *map(str, model or []))
+        given += tuple(str(option) for option in (weights, normalise, choose) if option is not None)
+        out_dir = options.run_folder((attack, pattern, f"k{k}"), given)
     workers = Workers.here()
     out.quiet = not workers.first
-    place = device_named(device or workers.device)
-    engine = options.engine(precision, compiled, place)
+    where = device_named(device or workers.device)
+    engine = options.engine(precision, compiled, where)
     pairs = load_pairs(
-        names, data, n, size=size, choose=options.choice(choose), device=place, weights=weights, trust=trust,
+        names, data, n, size=size, choose=options.choice(choose), device=where, weights=weights, trust=trust,
         normalise=normalise,
     )  # fmt: skip
     for _, images in pairs:  # errors come before any output
-        runs.chunk_size(len(images.x), chunk, workers.world, place)
+        runs.chunk_size(len(images.x), chunk, workers.world, where)
         budget.resolve(shape_of(images.x))
     attackers = [Smallest(search, budget) for search in searches] if k_curve else searches
     named = list(zip(titles, attackers, strict=True))
     _introduce(pairs, data)
-    call = partial(_one, data=data, quiet=quiet, place=place, chunk=chunk, batch_size=batch_size, engine=engine)
+    run = partial(_run, data=data, quiet=quiet, where=where, chunk=chunk, batch_size=batch_size, engine=engine)
     rounds = []  # by seed, attack and model
-    for one in range(seed, seed + seeds):
-        base = out_dir / f"seed-{one}" if out_dir and seeds > 1 else out_dir
-        rounds.append(_round(call, named, pairs, one, base, _caption(pairs, data, one, place), k if k_curve else None))
+    for number in range(seed, seed + seeds):
+        base = out_dir / f"seed-{number}" if out_dir and seeds > 1 else out_dir
+        caption = _caption(pairs, data, number, where)
+        rounds.append(_round(run, named, pairs, number, base, caption, k if k_curve else None))
     if seeds > 1:
         for j, title in enumerate(titles):
-            rows = [(source.name, [found[j][i].record for found in rounds]) for i, (source, _) in enumerate(pairs)]
+            rows = [
+                (source.name, [by_attack[j][i].record for by_attack in rounds]) for i, (source, _) in enumerate(pairs)
+            ]
             out.print(tables.over_seeds(rows, f"robust accuracy over {seeds} seeds: {title}"))
     every = [one for by_attack in rounds for by_model in by_attack for one in by_model]
     _conclude(every, out_dir)
@@ -130,12 +133,12 @@ def evaluate(
 
 def _numbers(one: Evaluation) -> dict[str, Any]:
     """The output of --json."""
-    told = one.record.configuration
+    configuration = one.record.configuration
     return {
-        "model": told["model"]["name"],
-        "data": told["data"]["name"],
-        "attack": told["attack"],
-        "seed": told["seed"],
+        "model": configuration["model"]["name"],
+        "data": configuration["data"]["name"],
+        "attack": configuration["attack"],
+        "seed": configuration["seed"],
         "images": one.record.images,
         "clean_accuracy": one.clean_accuracy,
         "robust_accuracy": one.robust_accuracy,
@@ -161,22 +164,22 @@ def verify(
 ) -> None:
     """Check every reported success of a finished run again, from its files and the model alone. With --data, also
     check that the run used these images and labels."""
-    place = device_named(device)
+    where = device_named(device)
     record = load(folder)  # raises before the model is loaded
     how: dict[str, Any] = {"weights": weights, "trust": trust, "normalise": normalise}
     if data is not None:
         count = min(record.images, images_in(data))  # too few images are refused by the audit
-        pairs = load_pairs([model], data, count, size=size, choose=options.choice(choose), device=place, **how)
+        pairs = load_pairs([model], data, count, size=size, choose=options.choice(choose), device=where, **how)
         source, images = pairs[0]
     elif choose is not None or size is not None:
         raise UnsupportedError("--choose and --size describe the images of --data; add --data or omit them")
     else:
         source, images = load_model(model, **how), None
-    found = audit(folder, source.model.to(place), images, device=place)
-    out.print(f"{found.held} of {found.reported} reported successes confirmed")
-    for message in found.messages():
+    result = audit(folder, source.model.to(where), images, device=where)
+    out.print(f"{result.held} of {result.reported} reported successes confirmed")
+    for message in result.messages():
         out.print(message, soft_wrap=True)
-    if not found.sound:
+    if not result.sound:
         raise typer.Exit(1)
 
 
@@ -186,23 +189,23 @@ def _introduce(pairs: Pairs, data: str) -> None:
     for source, images in pairs:
         out.print(source.about, soft_wrap=True)
         models.setdefault(images.about, []).append(source.name)
-    for words, names in models.items():
+    for description, names in models.items():
         whose = f" for {', '.join(names)}" if len(models) > 1 else ""
-        out.print(f"{data}{whose}: {words}", soft_wrap=True)
+        out.print(f"{data}{whose}: {description}", soft_wrap=True)
     warn_of_classes(pairs)
 
 
-def _caption(pairs: Pairs, data: str, seed: int, place: torch.device) -> str:
+def _caption(pairs: Pairs, data: str, seed: int, where: torch.device) -> str:
     x = pairs[0][1].x  # the number and kind of images is the same for all
     thing, point = nouns_of(x)
     return (
-        f"{counted(len(x), f'{thing}s')} of {data}, seed {seed}, {place}; changed ({point}s) and steps: "
+        f"{counted(len(x), f'{thing}s')} of {data}, seed {seed}, {where}; changed ({point}s) and steps: "
         f"median over fooled images{'; time: all workers together' if Workers.here().world > 1 else ''}"
     )
 
 
 def _round(
-    call: Callable[..., Evaluation],
+    run: Callable[..., Evaluation],
     attacks: Sequence[tuple[str, Attacker]],  # with their titles
     pairs: Pairs,
     seed: int,
@@ -213,60 +216,60 @@ def _round(
     """By attack and model: all attacks on all models with one seed, each printed as soon as it is finished."""
     names, by_attack = [source.name for source, _ in pairs], []
     folders = runs.folders(base, names, [attack.name for _, attack in attacks])
-    for (title, attack), places in zip(attacks, folders, strict=True):
-        found = [call(*pair, attack, folder, seed) for pair, folder in zip(pairs, places, strict=True)]
-        by_attack.append(found)
-        named = [(name, one.record) for name, one in zip(names, found, strict=True)]
+    for (title, attack), paths in zip(attacks, folders, strict=True):
+        by_model = [run(*pair, attack, folder, seed) for pair, folder in zip(pairs, paths, strict=True)]
+        by_attack.append(by_model)
+        named = [(name, one.record) for name, one in zip(names, by_model, strict=True)]
         out.print(tables.accuracies([(name, record.summary()) for name, record in named], title, caption))
         for name, record in named:
-            _say(name, record.warnings)
+            _warn(name, record.warnings)
         if k_max is not None:
             out.print(tables.over_k(named, k_max, "robust accuracy over k"))
         if base is not None and not out.quiet:  # only the first worker writes reports
-            for one in found:
-                one.report()
+            for evaluation in by_model:
+                evaluation.report()
     for i, name in enumerate(names):
-        robust = {a.name: found[i].robust_accuracy for (_, a), found in zip(attacks, by_attack, strict=True)}
-        _say(name, sanity.compare(robust))
+        robust = {a.name: by_model[i].robust_accuracy for (_, a), by_model in zip(attacks, by_attack, strict=True)}
+        _warn(name, sanity.compare(robust))
     return by_attack
 
 
-def _one(
+def _run(
     source: Source, images: Data, attack: Attacker, folder: Path | None, seed: int, *,
-    data: str, quiet: bool, place: torch.device, **how: Any,
+    data: str, quiet: bool, where: torch.device, **how: Any,
 ) -> Evaluation:  # fmt: skip
     """One attack on one model; on an interrupt, the message says how to resume."""
     names, classes = {"model": source.name, "data": data}, images.names_for(source.classes)
     try:
         with progress(f"{source.name}, {attack.name}", quiet) as report:
             return run_evaluation(
-                source.model.to(place), *images, attack=attack, out=folder, seed=seed, names=names,
+                source.model.to(where), *images, attack=attack, out=folder, seed=seed, names=names,
                 class_names=classes, command=command(), progress=report, **how,
             )  # fmt: skip
     except KeyboardInterrupt:
-        how_on = "" if folder is None else f"; finished images are in {folder}; run the same command again to resume"
-        err.print(f"interrupted{how_on}", soft_wrap=True)
+        resume = "" if folder is None else f"; finished images are in {folder}; run the same command again to resume"
+        err.print(f"interrupted{resume}", soft_wrap=True)
         raise typer.Exit(1) from None
 
 
-def _conclude(found: Sequence[Evaluation], base: Path | None) -> None:
+def _conclude(every: Sequence[Evaluation], base: Path | None) -> None:
     """Write a page of all runs, if there are several, and print where everything is."""
     if base is not None:
-        if len(found) > 1 and not out.quiet:
-            refresh_page({one.folder: one.written for one in found if one.folder is not None}, base / PAGE)
+        if len(every) > 1 and not out.quiet:
+            refresh_page({one.folder: one.written for one in every if one.folder is not None}, base / PAGE)
         out.print(f"report in {base / PAGE}", soft_wrap=True)
         out.print(f"records in {base}", soft_wrap=True)
-    if all(one.only_read for one in found):
-        which = "this run was" if len(found) == 1 else "these runs were"
+    if all(one.only_read for one in every):
+        which = "this run was" if len(every) == 1 else "these runs were"
         out.print(f"{which} already finished and only read; delete the folder to run again")
 
 
-def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model: object) -> None:
+def _suggest(every: Sequence[Evaluation], searches: Sequence[Attacker], **model: object) -> None:
     """Suggest what to do next; `model`: the options for the model of the first run."""
-    if (folder := found[0].folder) is None:
+    if (folder := every[0].folder) is None:
         suggest("omit --no-save to save the run with a report")
     else:
-        which = "the run" if len(found) == 1 else "the first run"
+        which = "the run" if len(every) == 1 else "the first run"
         suggest(f"verify {which}: {command_line('verify', folder, **model)}")
     longer = " ".join(
         f"--{unit} {long}"
@@ -275,12 +278,12 @@ def _suggest(found: Sequence[Evaluation], searches: Sequence[Attacker], **model:
     )
     if not longer:
         return
-    if any(notice.code == "too-short" for one in found for notice in one.warnings):
+    if any(notice.code == "too-short" for one in every for notice in one.warnings):
         suggest(f"robust accuracy was still falling: use {longer} or more")
     else:
         suggest(f"to publish numbers, use {longer} and more images (-n)")
 
 
-def _say(name: str, notices: Sequence[sanity.Notice]) -> None:
+def _warn(name: str, notices: Sequence[sanity.Notice]) -> None:
     for notice in notices:
         out.print(f"warning: {name}: {notice.message}")

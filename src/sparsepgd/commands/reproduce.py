@@ -65,17 +65,17 @@ def reproduce(
         out.print(f"{made} of {len(recipes)} recipes were run")
 
 
-def _models(words: list[str], one: Recipe) -> dict[str, str]:
+def _models(given: list[str], one: Recipe) -> dict[str, str]:
     """Sources by role, from ``ROLE=SOURCE``; a source alone takes the first role."""
-    found: dict[str, str] = {}
-    for word in words:
-        role, equals, source = word.partition("=")
+    models: dict[str, str] = {}
+    for text in given:
+        role, equals, source = text.partition("=")
         if not equals:
-            role, source = next(iter(one.roles), ""), word
-        if role in found:
+            role, source = next(iter(one.roles), ""), text
+        if role in models:
             raise UnsupportedError(f"two models for {role}; give each a role: --model ROLE=SOURCE")
-        found[role] = source
-    return found
+        models[role] = source
+    return models
 
 
 def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:

@@ -22,9 +22,9 @@ from sparsepgd.sources.data import NAMES as DATA
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
 from sparsepgd.training import train as run_training
-from sparsepgd.training.api import CHECKPOINT, WEIGHTS
 from sparsepgd.training.inputs import NETWORKS, TEST
 from sparsepgd.training.loop import Progress as Report
+from sparsepgd.training.run_folder import CHECKPOINT, WEIGHTS
 
 DEFAULTS: dict[str, Any] = {"method": "strades", "data": "digits", "k": 20, "pattern": "pixel", "eps": "1"}
 
@@ -58,9 +58,9 @@ def train(
     quiet: arg.Quiet = False,
 ) -> None:
     """Train a model to withstand sparse perturbations. Without arguments: sTRADES on scikit-learn's digits."""
-    own: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
-    own |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
-    given = {name: value for name, value in own.items() if value is not None}
+    named: dict[str, Any] = {"method": method, "model": model, "data": data, "k": k, "pattern": pattern, "eps": eps}
+    named |= {"epochs": epochs, "batch": batch, "lr": lr, "steps": steps, "seed": seed}
+    given = {name: value for name, value in named.items() if value is not None}
     assigned = recipes.assignments(setting or [])
     if twice := [name for name in assigned if name in given]:
         raise UnsupportedError(f"--{twice[0]} {given[twice[0]]} and --set {twice[0]}=...; omit one of them")
@@ -71,24 +71,24 @@ def train(
     budget = Budget(values["k"], options.pattern(values["pattern"]), options.eps(str(values["eps"])))
     if values.get("model") is None:
         raise UnsupportedError(f"no --model given for the data {values['data']!r}; use {NETWORKS}")
-    named = (values["method"], values["data"], values["pattern"], f"k{values['k']}")
-    workers, folder = Workers.here(), out_dir or options.run_folder(named, sorted(values.items()))
+    parts = (values["method"], values["data"], values["pattern"], f"k{values['k']}")
+    workers, folder = Workers.here(), out_dir or options.run_folder(parts, sorted(values.items()))
     out.quiet = not workers.first
     others = tuple(options.budget(text, budget.eps) for text in values.get("others", ()))
     settings = {name: value for name, value in values.items() if name not in ("k", "pattern", "eps", "others")}
-    place, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
+    where, typed = device_named(device or workers.device), shlex.join(_command(recipe, given))
     try:
         with _bar(f"{values['method']} on {values['data']}", quiet) as report, warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # they are shown at the end
             trained = run_training(
-                **settings, budget=budget, others=others, device=place, out=folder, command=typed, progress=report,
+                **settings, budget=budget, others=others, device=where, out=folder, command=typed, progress=report,
                 tensorboard=tensorboard,
             )  # fmt: skip
     except KeyboardInterrupt:
-        how = f"finished epochs are in {folder}; run the same command again to resume"
+        resume = f"finished epochs are in {folder}; run the same command again to resume"
         if not (folder / CHECKPOINT).is_file():
-            how = "nothing was saved yet; checkpoints are written at the end of an epoch"
-        err.print(f"interrupted; {how}", soft_wrap=True)
+            resume = "nothing was saved yet; checkpoints are written at the end of an epoch"
+        err.print(f"interrupted; {resume}", soft_wrap=True)
         raise typer.Exit(1) from None
     _show(trained)
     if workers.first:
@@ -104,9 +104,9 @@ def _command(recipe: Path | None, given: dict[str, Any]) -> list[str]:
     if recipe is not None:
         words += ["--recipe", recipe.name if recipe.is_absolute() else str(recipe)]
     for name, value in given.items():
-        own = name in (*DEFAULTS, "model", "epochs", "batch", "lr", "steps", "seed")
-        word = value if isinstance(value, str) else json.dumps(value)  # as TOML would write it
-        words += [f"--{name}", word] if own else ["--set", f"{name}={word}"]
+        has_option = name in (*DEFAULTS, "model", "epochs", "batch", "lr", "steps", "seed")
+        text = value if isinstance(value, str) else json.dumps(value)  # as TOML would write it
+        words += [f"--{name}", text] if has_option else ["--set", f"{name}={text}"]
     return words
 
 

@@ -7,17 +7,15 @@ import importlib.util
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from sparsepgd.detection.attack import DetectionResult, attack_detector
 from sparsepgd.detection.data import Scenes
 from sparsepgd.detection.objectives import IGNORED, Detector, Prediction, Target
-from sparsepgd.errors import InputError, SparsePGDError
+from sparsepgd.errors import InputError
 from sparsepgd.extras import needs
 from sparsepgd.problem.oracle import borrowed
 from sparsepgd.problem.precision import full_precision
@@ -121,10 +119,10 @@ class Line:
 
 def score(model: Any, detector: Detector, scenes: Scenes, x: Tensor, device: torch.device) -> Scored:
     """The predictions of the model for images x of the scenes, and their mAP."""
-    found = predictions_of(detector, model, x, device)
-    masked = all(one.masks is not None for one in found) and all(one.masks is not None for one in scenes.targets)
-    over_masks = mean_average_precision(found, scenes.targets, "masks") if masked else None
-    return Scored(found, mean_average_precision(found, scenes.targets), over_masks)
+    predictions = predictions_of(detector, model, x, device)
+    masked = all(one.masks is not None for one in predictions) and all(one.masks is not None for one in scenes.targets)
+    over_masks = mean_average_precision(predictions, scenes.targets, "masks") if masked else None
+    return Scored(predictions, mean_average_precision(predictions, scenes.targets), over_masks)
 
 
 def examine(
@@ -170,16 +168,7 @@ def drawn(image: Tensor, prediction: Prediction, classes: Sequence[str] = ()) ->
     if not len(sure):
         return levels
     labels, scores = prediction.labels[sure].tolist(), prediction.scores[sure].tolist()
-    words = [f"{class_name(classes, label)} {score:.2f}" for label, score in zip(labels, scores, strict=True)]
+    captions = [f"{class_name(classes, label)} {score:.2f}" for label, score in zip(labels, scores, strict=True)]
     colours = [COLOURS[label % len(COLOURS)] for label in labels]
-    picture: Tensor = draw_bounding_boxes(levels, prediction.boxes[sure].cpu(), words, colours, width=2)
+    picture: Tensor = draw_bounding_boxes(levels, prediction.boxes[sure].cpu(), captions, colours, width=2)
     return picture
-
-
-def write_png(picture: Tensor, path: Path) -> None:
-    """Write (3, H, W) uint8 losslessly."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")
-    except OSError as error:
-        raise SparsePGDError(f"{path} cannot be written: {error.strerror}; choose another folder") from None

@@ -215,20 +215,22 @@ def nouns(entries: Sequence[Entry]) -> tuple[str, str]:
 
 def notices(entries: Sequence[Entry]) -> list[tuple[str, sanity.Notice]]:
     """The warnings of each run and those from comparing runs, each with the letters of its runs."""
-    found = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
-    rivals: dict[tuple[str, ...], dict[str, Entry]] = {}
+    with_letters = [(entry.letter, notice) for entry in entries for notice in entry.record.warnings]
+    groups: dict[tuple[str, ...], dict[str, Entry]] = {}  # of comparable runs: the strongest run of each attack
     for entry in entries:
-        group = rivals.setdefault(entry.comparison_key, {})
-        weaker = group.get(entry.attack_name)
-        if weaker is None or entry.record.robust_accuracy < weaker.record.robust_accuracy:
+        group = groups.setdefault(entry.comparison_key, {})
+        strongest = group.setdefault(entry.attack_name, entry)
+        if entry.record.robust_accuracy < strongest.record.robust_accuracy:
             group[entry.attack_name] = entry
-    for group in rivals.values():
+    for group in groups.values():
         letters = ", ".join(entry.letter for entry in group.values())
         robust = {name: entry.record.robust_accuracy for name, entry in group.items()}
-        found += [(letters, notice) for notice in sanity.compare(robust)]
+        with_letters += [(letters, notice) for notice in sanity.compare(robust)]
     if len({entry.data_digest for entry in entries}) > 1:
-        found.append(("", sanity.Notice("other-images", "the runs are on different images: compare them with care")))
-    return found
+        with_letters.append(
+            ("", sanity.Notice("other-images", "the runs are on different images: compare them with care"))
+        )
+    return with_letters
 
 
 def short_digest(value: object) -> str:
@@ -257,4 +259,4 @@ def _labels(records: Sequence[Record]) -> list[str]:
         for record in records
     ]
     differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
-    return [" · ".join(word for i, word in enumerate(words) if i < 2 or differ[i]) for words in parts]
+    return [" · ".join(text for i, text in enumerate(texts) if i < 2 or differ[i]) for texts in parts]

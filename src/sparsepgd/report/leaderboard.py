@@ -98,15 +98,15 @@ class Contender(Strict):
             f"{self.robust_accuracy:.1%}",
             f"{100 * low:.1f}-{100 * high:.1f}",
             f"{alone.robust_accuracy:.1%}, {alone.attack}",
-            "; ".join(f"{name} {', '.join(found)}" for name, found in self._alone().items()),
+            "; ".join(f"{name} {', '.join(shares)}" for name, shares in self._alone().items()),
         ]
 
     def _alone(self) -> dict[str, list[str]]:
         """The different robust accuracies of each attack at each length, over seeds and versions of the attack."""
-        found: dict[str, list[str]] = {}
+        shares: dict[str, list[str]] = {}
         for attempt in sorted(self.attempts, key=lambda attempt: attempt.robust_accuracy):
-            found.setdefault(attempt.length, []).append(f"{attempt.robust_accuracy:.1%}")
-        return {name: list(dict.fromkeys(found[name])) for name in sorted(found)}
+            shares.setdefault(attempt.length, []).append(f"{attempt.robust_accuracy:.1%}")
+        return {name: list(dict.fromkeys(shares[name])) for name in sorted(shares)}
 
 
 def from_run(record: Record) -> Contender:
@@ -160,7 +160,7 @@ def joined(old: Contender, new: Contender) -> Contender:
             )
     fresh = new.attempts[0]
     key = attrgetter("attack", "settings", "seed")
-    kept = [one for one in old.attempts if key(one) != key(fresh)]
+    kept = [attempt for attempt in old.attempts if key(attempt) != key(fresh)]
     attempts = sorted([*kept, fresh], key=lambda attempt: (attempt.attack, attempt.seed, str(attempt.settings)))
     return old.model_copy(update={"attempts": tuple(attempts), "model_digest": old.model_digest or new.model_digest})
 
@@ -172,19 +172,19 @@ def contenders(folder: Path) -> list[Contender]:
     return [read(file, Contender) for file in files]
 
 
-def boards(found: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
+def boards(every: Sequence[Contender]) -> Iterator[tuple[str, list[list[str]]]]:
     """(title, rows) for each budget on each set of images: large budgets and large sets first. In each table the most
     robust model is first."""
     groups: dict[tuple[str, str, str], list[Contender]] = {}
-    named: dict[str, set[str]] = {}  # title -> digests of its images
-    for one in found:
-        title = f"{one.words}, {counted(one.images, 'images')} of {one.data}"
-        groups.setdefault((title, one.data_sha256, json.dumps(one.budget)), []).append(one)
-        named.setdefault(title, set()).add(one.data_sha256)
+    digests: dict[str, set[str]] = {}  # of the images, by title
+    for contender in every:
+        title = f"{contender.words}, {counted(contender.images, 'images')} of {contender.data}"
+        groups.setdefault((title, contender.data_sha256, json.dumps(contender.budget)), []).append(contender)
+        digests.setdefault(title, set()).add(contender.data_sha256)
     for (title, digest, _), group in sorted(groups.items(), key=_order):
-        ranked = sorted(group, key=lambda one: (-one.robust_accuracy, one.model))
-        which = f" ({digest[:8]})" if len(named[title]) > 1 else ""
-        yield title + which, [one.row() for one in ranked]
+        ranked = sorted(group, key=lambda contender: (-contender.robust_accuracy, contender.model))
+        which = f" ({digest[:8]})" if len(digests[title]) > 1 else ""
+        yield title + which, [contender.row() for contender in ranked]
 
 
 def _order(entry: tuple[tuple[str, str, str], list[Contender]]) -> tuple[Any, ...]:

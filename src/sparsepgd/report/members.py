@@ -54,22 +54,22 @@ def _pass_ranges(settings: Mapping[str, Any], rows: list[Row]) -> dict[str, tupl
     version: Version = settings.get("version") or ("standard" if settings["name"] == "saa+" else "paper")
     try:
         budget = budget_of({**settings, "budget": {**settings["budget"], "allowed": None}}, None)
-        how = {name: settings[name] for name in ("steps", "queries", "targeted") if name in settings}
-        cascade = SparseAutoAttack(budget, version=version, **how)
+        options = {name: settings[name] for name in ("steps", "queries", "targeted") if name in settings}
+        cascade = SparseAutoAttack(budget, version=version, **options)
     except SparsePGDError:
         return {}
-    found: dict[str, tuple[int, int] | None] = {}
+    ranges: dict[str, tuple[int, int] | None] = {}
     stop = 0
     for name, member in zip(cascade.names, cascade.members, strict=True):
         start, stop = stop, stop + member.evaluations * (1 + member.needs_gradient)
-        found[name] = (start, stop)
-    if not set(_in_order(rows)) <= set(found):
+        ranges[name] = (start, stop)
+    if not set(_in_order(rows)) <= set(ranges):
         return {}
     for row in rows:
-        first, last = found[row.broken_by] or (0, 0) if row.broken_by else (stop / SLACK, stop)
+        first, last = ranges[row.broken_by] or (0, 0) if row.broken_by else (stop / SLACK, stop)
         if not first <= _passes(row) <= SLACK * last:
-            return dict.fromkeys(found)  # the members are known, their passes are not
-    return found
+            return dict.fromkeys(ranges)  # the members are known, their passes are not
+    return ranges
 
 
 def _in_order(rows: list[Row]) -> list[str]:

@@ -56,9 +56,9 @@ def choose_format(pictures: Sequence[Pixels], room: int) -> Format:
     sample = [pictures[int(i)] for i in np.linspace(0, len(pictures) - 1, min(SAMPLE, len(pictures)))]
     longest = max(sample[0].shape[:2])
     formats = [Format(None), Format(longest), *(Format(side) for side in SIDES if side < longest)]
-    for one in formats:
-        if sum(len(one.uri(picture)) for picture in sample) / len(sample) * len(pictures) <= room:
-            return one
+    for form in formats:
+        if sum(len(form.uri(picture)) for picture in sample) / len(sample) * len(pictures) <= room:
+            return form
     return formats[-1]
 
 
@@ -83,9 +83,9 @@ def boxes(changed: Tensor) -> list[list[int]]:
     from scipy import ndimage
 
     mask, around = changed.numpy(), np.ones((3, 3))
-    heaps, _ = ndimage.label(ndimage.binary_dilation(mask, around), around)
-    found = ndimage.find_objects(np.where(mask, heaps, 0))[:MOST_BOXES]
-    return [[x.start, y.start, int(x.stop - x.start), int(y.stop - y.start)] for y, x in found]
+    clusters, _ = ndimage.label(ndimage.binary_dilation(mask, around), around)
+    slices = ndimage.find_objects(np.where(mask, clusters, 0))[:MOST_BOXES]
+    return [[x.start, y.start, int(x.stop - x.start), int(y.stop - y.start)] for y, x in slices]
 
 
 def _on_nothing(x: Tensor, shown: Tensor) -> Pixels:
@@ -160,6 +160,7 @@ def _notes(entry: Entry, form: Format, several: bool) -> Iterator[str]:
     if form.side is None:
         return
     height, width = entry.x.shape[2:]
-    smaller = f" and made smaller, from {width}x{height} to at most {form.side}"
-    smaller = smaller if form.side < max(width, height) else ""
+    smaller = ""
+    if form.side < max(width, height):
+        smaller = f" and made smaller, from {width}x{height} to at most {form.side}"
     yield f"Clean pictures{which} are compressed (WebP){smaller}; changed pixels lie on them at full resolution."

@@ -22,9 +22,8 @@ from sparsepgd.sources import load_data
 from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 from sparsepgd.training import train
-from sparsepgd.training.api import WEIGHTS
 from sparsepgd.training.recipes import STARTS
-from sparsepgd.training.records import RECORD, load
+from sparsepgd.training.run_folder import RECORD, WEIGHTS, load
 from sparsepgd.zoo import digits_resnet, preact_resnet18, small_preact_resnet
 
 DATA = "digits"
@@ -33,7 +32,7 @@ ON_DIGITS: dict[str, Any] = {"schedule": "one-cycle", "clip": 1.0, "compile": Fa
 ON_DIGITS |= {name: STARTS[DATA][name] for name in ("batch", "lr")}
 
 
-def digits_vgg(num_classes: int = 10) -> nn.Module:
+def digits_vgg() -> nn.Module:
     """A network like VGG for 8x8 grey images: convolutions and pooling without shortcuts or normalisation."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
@@ -45,7 +44,7 @@ def digits_vgg(num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * 4, num_classes),
+        nn.Linear(64 * 4, 10),
     )
 
 
@@ -71,7 +70,7 @@ class Training:
     def subject(self, job: Job, role: str, name: str) -> Subject:
         """The network with its test images; it is trained when first needed."""
         if self.data == DATA:
-            _check_words(job)
+            _check_options(job)
         images = load_data(self.data, min(job.images or job.scale.images, images_in(self.data)), job.size)
         if int(images.y.max()) > 9:
             raise UnsupportedError(f"{self.data} has more than 10 classes; this table is of CIFAR-10: --data cifar10")
@@ -103,8 +102,8 @@ class Training:
 
     def _images(self, job: Job) -> int:
         """The training images: as many as the scale has, or all."""
-        every = images_in(self.data, "train")
-        return min(job.scale.training_images or every, every)
+        available = images_in(self.data, "train")
+        return min(job.scale.training_images or available, available)
 
     def _folder(self, job: Job) -> Path:
         decided = [self.network, self.method, repr(self.budget), self.seed, sorted(self.options.items())]
@@ -117,10 +116,10 @@ class Training:
         return job.out / TRAINED / f"{self.network}-{self.method}-{digest}"
 
 
-def _check_words(job: Job) -> None:
+def _check_options(job: Job) -> None:
     """Refuse options that a recipe with its own networks and images cannot use."""
-    words = {"--model": bool(job.models), "--data": job.data != SHIPPED, "--size": job.size is not None}
-    if unread := [word for word, given in words.items() if given]:
+    given = {"--model": bool(job.models), "--data": job.data != SHIPPED, "--size": job.size is not None}
+    if unread := [option for option, is_given in given.items() if is_given]:
         raise UnsupportedError(
             f"the networks of this table are trained here, on {DATA}, so {', '.join(unread)} cannot be used; omit it"
         )

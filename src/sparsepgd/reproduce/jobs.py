@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparsepgd import options, zoo
-from sparsepgd.baselines import PGD0
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.search import SparsePGD
 from sparsepgd.search.contract import Attacker
@@ -50,14 +49,6 @@ class Scale:
     def cost(self, column: str, attack: Attacker) -> int:
         """Upper estimate of the passes per image."""
         return passes(attack) if column in OURS or self.passes is None else self.passes
-
-    def projected(self, budget: Budget, **settings: float | int) -> SparsePGD:
-        """sPGD projected, the attack of the ablations, with other settings."""
-        return SparsePGD(budget, self.steps, "projected", **settings)  # type: ignore[arg-type]
-
-    def pgd0(self, budget: Budget) -> PGD0:
-        """PGD0 without restarts or targets, with as many steps as sPGD."""
-        return PGD0(budget, self.steps, restarts=1, targets=0)
 
 
 SCALES = {
@@ -168,19 +159,19 @@ class Job:
         """The models by role: only the given ones, otherwise the available ones."""
         if self.models:
             return self.models
-        here = {f"zoo:{name}" for name in zoo.names()}
-        found = {}
+        installed = {f"zoo:{name}" for name in zoo.names()}
+        available = {}
         for role, source in roles.items():
-            if source in here:
-                found[role] = source
+            if source in installed:
+                available[role] = source
             elif source is not None and role in IN_PACKAGE:
-                found[role] = IN_PACKAGE[role]
-        if not found:
+                available[role] = IN_PACKAGE[role]
+        if not available:
             raise UnsupportedError(
                 f"the package has no substitute for {' or '.join(roles)}; "
                 "give a model and its images: --model ROLE=SOURCE --data ..."
             )
-        return found
+        return available
 
     def enlarged(self, size: int) -> int:
         """The factor by which the images of the package are enlarged to `size`; 0: images of that size are given."""
@@ -191,12 +182,12 @@ class Job:
         return [self._subject(role, source, size) for role, source in self.chosen(roles).items()]
 
     def _subject(self, role: str, name: str, size: int) -> Subject:
-        ((source, found),) = load_pairs([name], self.data, self.count, size=self.size, device=self.device)
-        x, y = found
+        ((source, images),) = load_pairs([name], self.data, self.count, size=self.size, device=self.device)
+        x, y = images
         if factor := self.enlarged(size):
             x = x.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
         model = Enlarged(source.model, factor) if factor else source.model
         shown = f"{source.name} at {size}x{size}" if factor else source.name
         return Subject(
-            role, shown, lambda: model, x, y, self.data, source.classes or found.class_names, stand_in=not self.models
+            role, shown, lambda: model, x, y, self.data, source.classes or images.class_names, stand_in=not self.models
         )

@@ -89,16 +89,16 @@ class Recipe:
 
 def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -> tuple[str, ...]:
     """Reasons why the numbers may differ: models, images, lengths, and others of the recipe."""
-    found = [*_models(recipe, subjects), *_images(recipe, subjects)]
+    why = [*_models(recipe, subjects), *_images(recipe, subjects)]
     if job.scale.steps < 10_000:
-        found.append(f"here sPGD has {job.scale.steps} steps and RS {job.scale.queries} queries; the paper 10,000")
+        why.append(f"here sPGD has {job.scale.steps} steps and RS {job.scale.queries} queries; the paper 10,000")
     if factor := job.enlarged(recipe.size):
         side = recipe.size
-        found.append(
+        why.append(
             f"images of {side}x{side} are the bundled ones enlarged {factor} times, and the model averages over "
             f"{factor}x{factor}: one pixel here counts 1/{factor**2} of a pixel of the model"
         )
-    return (*found, *more)
+    return (*why, *more)
 
 
 def rivals(job: Job) -> str:

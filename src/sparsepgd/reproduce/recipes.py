@@ -55,11 +55,11 @@ STRUCTURED: dict[str, str | None] = {
 
 def _ablations() -> list[Recipe]:
     short = "the paper's step sizes for structures are meant for 10,000 iterations; short runs need larger ones"
-    found = []
+    recipes = []
     for name, scan in SCANS.items():
         structured = name.endswith("structured")
         role = "sTRADES-l0" if structured else "Fast-EG-l1"
-        found.append(
+        recipes.append(
             Recipe(
                 name,
                 f"sPGD projected: {table(scan.label).title}",
@@ -68,7 +68,7 @@ def _ablations() -> list[Recipe]:
                 roles={role: STRADES if structured else L1},
             )
         )
-    return found
+    return recipes
 
 
 def _trainings() -> list[Recipe]:

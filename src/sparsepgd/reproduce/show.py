@@ -111,15 +111,15 @@ def _interval(number: Number | None) -> str:
 
 def lines(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-    words: tuple[str, str],
+    labels: tuple[str, str],
     *,
     log: bool = False,
     spread: Mapping[str, Sequence[float]] | None = None,
     top: float | None = 100,
     marks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] | None = None,
 ) -> Any:
-    """Draw a line for each name, in panels by title; `spread`: half the width of a band. `marks`: the paper's values
-    of the same panels and names, drawn as open diamonds."""
+    """Draw a line for each name, in panels by title. `labels`: of the axes; `spread`: half the width of a band;
+    `marks`: the paper's values of the same panels and names, drawn as open diamonds."""
     diamond: Any = {"ls": "", "marker": "D", "ms": 6, "mfc": "none"}
     with figure_style():
         figure, axes, legend = panels_of(list(panels))
@@ -134,7 +134,7 @@ def lines(
                     axis.fill_between(across, up - half, up + half, color=colour(number), alpha=0.14, lw=0)
                 if name in printed:
                     axis.plot(*np.array(printed[name]).T, color=colour(number), **diamond)
-            axis.set(xlabel=words[0], ylabel=words[1], xscale="log" if log else "linear")
+            axis.set(xlabel=labels[0], ylabel=labels[1], xscale="log" if log else "linear")
             if log:
                 ticks = sorted({x for points in (*series.values(), *printed.values()) for x, _ in points})
                 axis.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=0 if len(panels) == 1 else 60)

@@ -73,27 +73,27 @@ def audit(
     if x.dtype == torch.uint8:
         x = x.float() / LEVELS
     y = check_labels(y, x)
-    told, given = record.configuration["model"], identity.model_digests(model)
-    best = "digest" if "digest" in told and "digest" in given else "sha256"
-    _same(f"model.{best}", told[best], given[best])
-    named = record.configuration["data"]
-    _same("data.images", named.get("images", len(x)), len(x))
-    _same("data.sha256", named["sha256"], identity.digest(x, y))
-    budget = budget or identity.budget_of(record.configuration["attack"], tensors.get("allowed"))
-    quantize = tensors["x_adv"].dtype == torch.uint8 or bool(record.configuration["attack"].get("quantize"))
+    recorded = record.configuration
+    digests = identity.model_digests(model)
+    best = "digest" if "digest" in recorded["model"] and "digest" in digests else "sha256"
+    _same(f"model.{best}", recorded["model"][best], digests[best])
+    _same("data.images", recorded["data"].get("images", len(x)), len(x))
+    _same("data.sha256", recorded["data"]["sha256"], identity.digest(x, y))
+    budget = budget or identity.budget_of(recorded["attack"], tensors.get("allowed"))
+    quantize = tensors["x_adv"].dtype == torch.uint8 or bool(recorded["attack"].get("quantize"))
     x_adv = decoded(tensors["x_adv"].to(x.device), x)
-    asked, device = with_own_shape(model, x) if viewable(x, budget) else model, working_device(model, x)
+    device = working_device(model, x)
     tie, held = identity.round_off(model, TIE), 0
     false: dict[str, list[int]] = {}
     with borrowed(model, device):
-        oracle = Oracle(asked, device=device)
+        oracle = Oracle(with_own_shape(model, x) if viewable(x, budget) else model, device=device)
         for start in range(0, len(x), batch_size):
-            some = slice(start, start + batch_size)
-            before, after = (seen_as_images(images[some], budget) for images in (x, x_adv))
+            rows = slice(start, start + batch_size)
+            before, after = (seen_as_images(images[rows], budget) for images in (x, x_adv))
             clean, now = (oracle.answers(images, batch_size) for images in (before, after))
             _same("classes", record.classes, clean.shape[1])
-            extent = measure(budget.for_rows(some), before, after, quantize=quantize)
-            confirmed, differs = _judged(record.rows[some], y[some], clean, now, extent, tie, bool(record.answers))
+            extent = measure(budget.for_rows(rows), before, after, quantize=quantize)
+            confirmed, differs = _judged(record.rows[rows], y[rows], clean, now, extent, tie, bool(record.answers))
             held += int(confirmed.sum())
             for name, wrong in differs.items():
                 false.setdefault(name, []).extend((wrong.nonzero()[:, 0] + start).tolist())

@@ -20,7 +20,7 @@ from sparsepgd.problem.shapes import seen_as_images
 from sparsepgd.problem.verify import Result, untouched
 from sparsepgd.runs.identity import model_digest
 from sparsepgd.search.contract import Attacker
-from sparsepgd.search.ensemble import SparseAutoAttack, Stage, cascade, survivors, verified
+from sparsepgd.search.ensemble import SparseAutoAttack, Stage, Version, cascade, survivors, verified
 from sparsepgd.search.loop import Progress
 from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Pixels
@@ -136,11 +136,11 @@ class AutoAttack:
         return x.detach(), check_labels(y, x)  # type: ignore[union-attr, arg-type]
 
     def _chosen(self) -> SparseAutoAttack:
-        known = replace(self.ensemble, targeted=True)
-        by_name = dict(zip(known.names, known.members, strict=True))
-        if self.version == "custom":
-            standard = replace(known, version="standard")
-            by_name = {**dict(zip(standard.names, standard.members, strict=True)), **by_name}
+        by_name: dict[str, Attacker] = {}
+        versions: list[Version] = ["standard", "paper"] if self.version == "custom" else [self.ensemble.version]
+        for version in versions:
+            known = replace(self.ensemble, version=version, targeted=True)
+            by_name |= zip(known.names, known.members, strict=True)
         unknown = [one for one in self.attacks_to_run if isinstance(one, str) and one not in by_name]
         if unknown or not self.attacks_to_run:
             raise UnsupportedError(f"attacks_to_run={self.attacks_to_run}; use {', '.join(by_name)}, or attacks")
@@ -155,11 +155,11 @@ class AutoAttack:
         self._log(f"initial accuracy: {result.clean_accuracy:.2%}")
 
         def done(number: int, left: float) -> None:
-            name, gain, spent = ensemble.names[number], accuracy[-1] - left, time.monotonic() - started
+            name, gain, seconds = ensemble.names[number], accuracy[-1] - left, time.monotonic() - started
             if number and gain > SUSPICIOUS and not ensemble.members[number].needs_gradient:
                 self._log(MASKED.format(name=name, gain=gain))
             accuracy.append(left)
-            self._log(f"robust accuracy after {name.upper()}: {left:.2%} (total time {spent:.1f} s)")
+            self._log(f"robust accuracy after {name.upper()}: {left:.2%} (total time {seconds:.1f} s)")
 
         if path is None:
             named = zip(ensemble.names, ensemble.members, strict=True)

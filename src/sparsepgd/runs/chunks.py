@@ -65,11 +65,10 @@ def attack_chunk(task: Task, run_id: str, start: int, stop: int, fooled: int) ->
 
 def _check_like(x: Tensor, x_adv: Tensor, name: str) -> None:
     """Attacks of other packages may return anything; the file of a run has one type and shape for all images."""
-    given, expected = ((one.dtype, tuple(one.shape)) for one in (x_adv, x))
-    if given != expected:
+    if (x_adv.dtype, x_adv.shape) != (x.dtype, x.shape):
         raise UnsupportedError(
-            f"{name} returned images of type {given[0]} and shape {given[1]}; expected {expected[0]} and "
-            f"{expected[1]}, as it was given"
+            f"{name} returned images of type {x_adv.dtype} and shape {tuple(x_adv.shape)}; expected {x.dtype} and "
+            f"{tuple(x.shape)}, as it was given"
         )
 
 
@@ -102,11 +101,11 @@ def _report(task: Task, start: int, stop: int, before: int, done: int, total: in
 
 def _confidences(task: Task, x: Tensor, result: Result) -> dict[str, list[float | None]]:
     """The probabilities of the predicted classes, in full precision; a `Result` does not contain them."""
-    asked = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
+    predictions = {"clean_confidence": (x, result.clean_prediction), "confidence": (result.x_adv, result.prediction)}
     confidences, device = {}, working_device(task.model, x)
     with borrowed(task.model, device):
         oracle = Oracle(task.model, device=device)
-        for name, (images, prediction) in asked.items():
+        for name, (images, prediction) in predictions.items():
             probability = oracle.answers(images, task.batch_size or TOGETHER).softmax(1)
             values = probability.gather(1, prediction[:, None])[:, 0].tolist()
             confidences[name] = [round(value, PLACES) if math.isfinite(value) else None for value in values]

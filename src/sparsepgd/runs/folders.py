@@ -37,13 +37,7 @@ LAG = 60.0  # seconds until a network file system shows what other workers have 
 def load(folder: str | Path) -> Record:
     folder = Path(folder)
     if (folder / RECORD).is_file():
-        record = read(folder / RECORD, Record)
-        if not record.finished:
-            raise SourceError(
-                f"{folder / RECORD} says finished: false, but only finished runs have this file; delete the folder "
-                "and run again"
-            )
-        return record
+        return read(folder / RECORD, Record)
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
         raise SourceError(
@@ -171,7 +165,7 @@ class Folder:
     def images_done(self) -> int:
         """The number of images in finished chunks, from the names of their files. Files of other names do not count."""
         ranges = (re.fullmatch(r"(\d+)-(\d+)", file.stem) for file in self.partial.glob("*-*.json"))
-        return sum(int(found[2]) - int(found[1]) for found in ranges if found)
+        return sum(int(match[2]) - int(match[1]) for match in ranges if match)
 
     def wait_for(self, images: int) -> None:
         """Wait until the chunks written by other workers are visible here, but no longer than `LAG`."""

@@ -27,7 +27,7 @@ from sparsepgd.search.noise import check_seed
 from sparsepgd.threat import Budget, Pattern, Shape
 
 Plain = dict[str, Any]  # values that JSON can represent
-ASKED = 2  # images whose logits are stored
+SAMPLE = 2  # images whose logits are stored
 OFF: tuple[object, ...] = (None, False, 0, [])
 SIMPLE = str, int, float, list, tuple, type(None)  # types of settings of a layer; functions count by their names
 SAME = 1e-3  # relative to the largest logit: the difference that another device or version may cause
@@ -46,14 +46,14 @@ def configuration(attack: Any, model: Model, x: Tensor, y: Tensor, names: Mappin
         settings = {"kind": type(attack).__name__, "repr": settings}
     if isinstance(attack, Attacker) and attack.revision > 1:  # records of the first revision do not state it
         settings["revision"] = attack.revision
-    known: Plain = {
+    content: Plain = {
         "attack": {"name": attack.name, **settings},
         "seed": check_seed(seed),
         "model": {"name": names.get("model", type(model).__name__), **model_digests(model)},
         "data": {"name": names.get("data", "tensors"), "images": len(x), "sha256": digest(x, y)},
         **{key: value for key, value in names.items() if key not in ("model", "data")},
     }
-    return dict(json.loads(json.dumps(known)))
+    return dict(json.loads(json.dumps(content)))
 
 
 def differences(before: Plain, now: Plain) -> list[str]:
@@ -65,12 +65,9 @@ def differences(before: Plain, now: Plain) -> list[str]:
         leaves.pop(worse, None)
     if "attack.version" not in old:
         new.pop("attack.version", None)  # in 0.1.0 the version of an ensemble was in its name
-    every = {**old, **new}
-    return [
-        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
-        for key in every
-        if (old[key] != new[key] if key in old and key in new else every[key] not in OFF)
-    ]
+    both = {**old, **new}
+    differ = [key for key in both if (old[key] != new[key] if key in old and key in new else both[key] not in OFF)]
+    return [f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differ]
 
 
 def digest(*tensors: Tensor) -> str:
@@ -100,7 +97,7 @@ def stable_digest(model: nn.Module) -> str:
     """sha256 of the modules, each with its path, class and settings, and of the weights. It does not use the printed
     structure, and settings with their default value do not count, because both change between versions of torch."""
     modules = model.named_modules(remove_duplicate=False)
-    structure = [[name, _class_name(module), _settings(module), _own_words(module)] for name, module in modules]
+    structure = [[name, _class_name(module), _settings(module), _extra_text(module)] for name, module in modules]
     return _with_weights(json.dumps(structure, sort_keys=True), model)
 
 
@@ -121,11 +118,12 @@ def _class_name(module: nn.Module) -> str:
 def _settings(module: nn.Module) -> Plain:
     """The constructor arguments of a torch layer or a subclass of one, as far as it keeps them as attributes of the
     same names, without those that have their default value."""
-    kept, arguments = vars(module), dict[str, inspect.Parameter]()
+    attributes, arguments = vars(module), dict[str, inspect.Parameter]()
     for kind in filter(_of_torch, type(module).__mro__):
-        made = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
-        arguments = {**made, **arguments}
-    values = {name: getattr(kept[name], "__name__", kept[name]) for name in arguments.keys() & kept.keys()}
+        if "__init__" in vars(kind):
+            arguments = {**inspect.signature(vars(kind)["__init__"]).parameters, **arguments}
+    shared = arguments.keys() & attributes.keys()
+    values = {name: getattr(attributes[name], "__name__", attributes[name]) for name in shared}
     return {
         name: plain(value)
         for name, value in values.items()
@@ -133,7 +131,7 @@ def _settings(module: nn.Module) -> Plain:
     }
 
 
-def _own_words(module: nn.Module) -> str:
+def _extra_text(module: nn.Module) -> str:
     """The `extra_repr` of a module, unless it is one of torch's own."""
     author = next(kind for kind in type(module).__mro__ if "extra_repr" in vars(kind))
     return "" if _of_torch(author) else _without_addresses(module.extra_repr())
@@ -150,7 +148,7 @@ def answers(model: Model, x: Tensor) -> tuple[tuple[float, ...], ...]:
     () if they cannot be computed, for example because the model takes only batches of another size.
     """
     try:
-        logits = logits_of(model, x[:ASKED], ASKED)
+        logits = logits_of(model, x[:SAMPLE], SAMPLE)
     except (RuntimeError, ValueError):
         return ()
     return tuple(tuple(float(f"{value:.7g}") for value in row) for row in logits.tolist())

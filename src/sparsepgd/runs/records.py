@@ -155,7 +155,7 @@ class Head(Strict):
 class Record(Head):
     """The content of run.json: everything that was measured, with one row per image."""
 
-    finished: bool = True
+    finished: Literal[True] = True
     images: int
     clean_accuracy: float = Field(ge=0, le=1)
     clean_interval: tuple[float, float]  # 95 %
@@ -176,11 +176,10 @@ class Record(Head):
         if not _close(clean / max(n, 1), self.clean_accuracy):
             raise ValueError(f"{n} rows do not give the clean accuracy {self.clean_accuracy}")
         for name, hits in (("clean", clean), ("robust", robust)):
-            given = getattr(self, f"{name}_interval")
-            if not all(map(_close, wilson(hits, n), given)):
-                raise ValueError(f"{hits} of {n} do not give the {name}_interval {given}")
-        index = [row.index for row in self.rows]
-        if index != (list(range(n)) if self.finished else sorted(set(index))):
+            interval = getattr(self, f"{name}_interval")
+            if not all(map(_close, wilson(hits, n), interval)):
+                raise ValueError(f"{hits} of {n} do not give the {name}_interval {interval}")
+        if [row.index for row in self.rows] != list(range(n)):
             raise ValueError("the rows are not numbered one by one")
         for row in self.rows:
             if row.clean_correct != (row.clean_prediction == row.label) or (row.fooled and not row.clean_correct):
@@ -205,11 +204,11 @@ class Record(Head):
 
     def shown_in_notebook(self, pictures: Iterable[str] = ()) -> str:
         """An HTML table with the warnings; `pictures`: HTML to show below it."""
-        told, row = self.configuration, self.summary()
+        attack, row = self.configuration["attack"], self.summary()
         cells = {
-            "model": told["model"]["name"],
-            "attack": told["attack"]["name"],
-            "budget": describe_budget(told["attack"].get("budget")),
+            "model": self.configuration["model"]["name"],
+            "attack": attack["name"],
+            "budget": describe_budget(attack.get("budget")),
             "images": f"{row.images:,}",
             "clean accuracy": f"{row.clean_accuracy:.1%}",
             "robust accuracy": f"{row.robust_accuracy:.1%}",

@@ -52,7 +52,6 @@ def run(
     batch_size: int | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
-    stop: Callable[[], bool] | None = None,
     workers: Workers = ALONE,
     about: About | None = None,
     keep: Callable[[Tensor], None] | None = None,
@@ -63,8 +62,7 @@ def run(
     "data": ...} and others. They identify a run, with the hyper-parameters (of foreign attacks, if they are
     dataclasses), the seed and the sha256 of weights and images. A run of a plain function can be resumed only if the
     model has a name.
-    `chunk`: images between two writes. `stop`: called before each chunk; if it returns true, the run ends early,
-    unfinished.
+    `chunk`: images between two writes.
     `workers`: each calls this with the same arguments, for one folder, and gets the same record; only the first reports
     progress, for its own images. `about`: for readers of the record; default: the class names of `data`.
     `keep`: called with the adversarial images, as they are stored, if the run has no folder.
@@ -91,15 +89,15 @@ def run(
         if keep is not None:
             keep(images)
         return _record(task, head, [made], "")
-    opened = Folder(folder)
-    with opened.locked() if workers.first else nullcontext():
-        head = workers.share(lambda: _opened(opened, task, configuration, about, named="model" in (config or {})))
+    run_folder = Folder(folder)
+    with run_folder.locked() if workers.first else nullcontext():
+        head = workers.share(lambda: _opened(run_folder, task, configuration, about, named="model" in (config or {})))
         other = identity.differences(head.configuration, configuration)
         if other := other or identity.other_answers(head.answers, model, x):
             raise FolderError(f"worker {workers.rank} has different settings than the first: {'; '.join(other)}")
         if isinstance(head, Record):
             return _note_engine(head, _environment(task))
-        return _resume(opened, task, head, size, stop, workers)
+        return _resume(run_folder, task, head, size, workers)
 
 
 def folders(out: Path | None, models: Sequence[str], attacks: Sequence[str]) -> list[list[Path | None]]:
@@ -178,23 +176,17 @@ def _refusal(folder: Path, head: Head, other: list[str]) -> str:
     return f"{folder} holds another run: {'; '.join(other)}; {advice}"
 
 
-def _resume(
-    folder: Folder, task: Task, head: Head, size: int, stop: Callable[[], bool] | None, workers: Workers
-) -> Record:
+def _resume(folder: Folder, task: Task, head: Head, size: int, workers: Workers) -> Record:
     """Attack the missing images, and merge all chunks."""
     mixed = _mixed(head, workers.gather(_environment(task)))
     run_id = sha256(json.dumps(head.configuration, sort_keys=True).encode())
     fooled, missing = workers.share(lambda: _plan(folder.chunks(run_id), len(task.x), size))
-    stopped = False
     for start, end in missing[workers.rank :: workers.world]:
-        stopped = stop is not None and stop()
-        if stopped:
-            break
         made, images = attack_chunk(task, run_id, start, end, fooled)
         made = made.model_copy(update={"warnings": (*made.warnings, *mixed)})
         fooled += _fooled(folder.add(made, images))
-    stopped = any(workers.gather(stopped))
-    return workers.share(lambda: _merged(folder, task, head, run_id, stopped))
+    workers.gather(None)  # waits for all
+    return workers.share(lambda: _merged(folder, task, head, run_id))
 
 
 def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int, int]]]:
@@ -202,14 +194,11 @@ def _plan(done: Sequence[Chunk], n: int, size: int) -> tuple[int, list[tuple[int
     return sum(map(_fooled, done)), list(_missing(done, n, size))
 
 
-def _merged(folder: Folder, task: Task, head: Head, run_id: str, stopped: bool) -> Record:
-    """All chunks in the folder as one record; they are deleted if no image is missing."""
-    if not stopped:
-        folder.wait_for(len(task.x))
+def _merged(folder: Folder, task: Task, head: Head, run_id: str) -> Record:
+    """All chunks in the folder as one record; the chunks are deleted."""
+    folder.wait_for(len(task.x))
     done = sorted(folder.chunks(run_id), key=lambda chunk: chunk.part.start)
     missing = next(_missing(done, len(task.x), len(task.x)), None)
-    if missing is not None and stopped:
-        return _record(task, head, done, "", finished=False)
     if missing is not None:
         raise SparsePGDError(
             f"images {missing[0]} to {missing[1] - 1} were attacked but are not in {folder.path}; "
@@ -236,10 +225,10 @@ def _mixed(head: Head, now: Sequence[dict[str, str]]) -> tuple[sanity.Notice, ..
 
 def _note_engine(record: Record, now: dict[str, str]) -> Record:
     """A finished run is not repeated. If it used another engine than the one requested, a notice says so."""
-    before, asked = (of.get("engine", "no engine given") for of in (record.environment, now))
-    if before == asked:
+    before, requested = (one.get("engine", "no engine given") for one in (record.environment, now))
+    if before == requested:
         return record
-    message = f"this run was finished with {before} and only read; to run it with {asked}, choose another --out"
+    message = f"this run was finished with {before} and only read; to run it with {requested}, choose another --out"
     return record.model_copy(update={"warnings": (*record.warnings, sanity.Notice("only-read", message))})
 
 
@@ -256,7 +245,7 @@ def _missing(done: Sequence[Chunk], n: int, size: int) -> Iterator[tuple[int, in
         start = max(end, start + 1)
 
 
-def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str, finished: bool = True) -> Record:
+def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str) -> Record:
     rows = tuple(row for chunk in chunks for row in chunk.rows)
     clean = sum(row.clean_correct for row in rows)
     robust = sum(row.robust for row in rows)
@@ -265,11 +254,10 @@ def _record(task: Task, head: Head, chunks: Sequence[Chunk], images: str, finish
     return Record(
         **head.model_dump(exclude={"warnings"}),
         warnings=tuple(dict.fromkeys(notices)),
-        finished=finished,
         images=len(rows),
-        clean_accuracy=clean / max(len(rows), 1),
+        clean_accuracy=clean / len(rows),
         clean_interval=wilson(clean, len(rows)),
-        robust_accuracy=robust / max(len(rows), 1),
+        robust_accuracy=robust / len(rows),
         robust_interval=wilson(robust, len(rows)),
         seconds=sum(chunk.part.seconds for chunk in chunks),
         adversarial=images,

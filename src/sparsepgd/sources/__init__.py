@@ -58,16 +58,16 @@ def load_pairs(
     names = _told_apart([one.name for one in sources], models)
     sources = [replace(one, name=name) for one, name in zip(sources, names, strict=True)]
     sizes = [framing(one.size) if size is None else size for one in sources]  # arrays need not be of a model's size
-    return [(one, images(own).for_classes(one.classes)) for one, own in zip(sources, sizes, strict=True)]
+    return [(one, images(side).for_classes(one.classes)) for one, side in zip(sources, sizes, strict=True)]
 
 
 def _told_apart(names: Sequence[str], models: Sequence[str]) -> list[str]:
     """Distinguish equal names by folders: net:make of a/net.py and b/net.py become a/net:make and b/net:make."""
     folders = [Path(model).parts[:-1] for model in models]
-    found = list(names)
+    unique = list(names)
     for depth in range(1, 1 + max(map(len, folders), default=0)):
-        found = [
-            "/".join([*folder[-depth:], name]) if found.count(now) > 1 else now
-            for name, now, folder in zip(names, found, folders, strict=True)
+        unique = [
+            "/".join([*folder[-depth:], name]) if unique.count(now) > 1 else now
+            for name, now, folder in zip(names, unique, folders, strict=True)
         ]
-    return found
+    return unique

@@ -53,10 +53,10 @@ class Data(tuple[Tensor, Tensor]):
 
         For example, folders with some classes of ImageNet fit a model with all 1,000 classes.
         """
-        own = self.class_names
-        if not own or own == names[: len(own)] or any(names.count(name) != 1 for name in own):
+        ours = self.class_names
+        if not ours or ours == names[: len(ours)] or any(names.count(name) != 1 for name in ours):
             return self
-        number = torch.tensor([names.index(name) for name in own], device=self.y.device)
+        number = torch.tensor([names.index(name) for name in ours], device=self.y.device)
         return Data(self.x, number[self.y], names)
 
     def to(self, device: torch.device | str) -> Data:
@@ -65,17 +65,19 @@ class Data(tuple[Tensor, Tensor]):
     def names_for(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Class names by number, for a model whose names are `names`: those of the data, unless these are numbers."""
         return tuple(
-            theirs if own is None or (own.isdigit() and theirs is not None) else own
-            for own, theirs in zip_longest(self.class_names, names)
+            theirs if ours is None or (ours.isdigit() and theirs is not None) else ours
+            for ours, theirs in zip_longest(self.class_names, names)
         )
 
     def disagreement(self, names: tuple[str, ...]) -> str | None:
         """A message if the model has another name for a class of the data, so that the labels may be wrong."""
         pairs = list(zip(self.class_names, names, strict=False))
         for number in sorted(set(self.y.tolist()) & set(range(len(pairs)))):
-            own, other = pairs[number]
-            if own.casefold() != other.casefold() and not (own.isdigit() and int(own) == number):
-                return f"class {number} is {own!r} in the data and {other!r} for the model; labels are used as numbers"
+            ours, theirs = pairs[number]
+            if ours.casefold() != theirs.casefold() and not (ours.isdigit() and int(ours) == number):
+                return (
+                    f"class {number} is {ours!r} in the data and {theirs!r} for the model; labels are used as numbers"
+                )
         return None
 
     @property

@@ -125,11 +125,11 @@ def imagenet100(given: str, part: Part) -> Listing:
 
 def of_parts(path: Path, part: Part, size: Size = None) -> Listing:
     """The sub-folder for training or testing, if there is one of each; otherwise the folder itself."""
-    found = {
+    folders = {
         which: next((path / name for name in names if (path / name).is_dir()), None) for which, names in PARTS.items()
     }
-    split = all(found.values())
-    return replace(of_folder(found[part] or path if split else path, size), split=split)
+    split = all(folders.values())
+    return replace(of_folder(folders[part] or path if split else path, size), split=split)
 
 
 def _restricted(listing: Listing, names: dict[str, str], file: Path) -> Listing:

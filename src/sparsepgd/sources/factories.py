@@ -47,9 +47,11 @@ def load_module(path: Path) -> ModuleType:
 def _function(module: ModuleType, path: Path, factory: str) -> Any:
     make = getattr(module, factory, None)
     if make is None:
-        own = {name: one for name, one in vars(module).items() if getattr(one, "__module__", None) == module.__name__}
-        known = sorted(name for name, one in own.items() if callable(one) and not name.startswith("_"))
-        raise SourceError(f"{path} has no function {factory!r}; it has {', '.join(known) or 'none'}")
+        public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+        defined = sorted(
+            name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__
+        )
+        raise SourceError(f"{path} has no function {factory!r}; it has {', '.join(defined) or 'none'}")
     if not callable(make) or isinstance(make, nn.Module):
         raise SourceError(f"{path}:{factory} is a {type(make).__name__}; expected a function that returns the model")
     try:

@@ -121,8 +121,8 @@ def read(path: str | Path, trust: bool = False) -> Any:
             raise SourceError(f"{str(path)!r} cannot be read as weights: {first_line(error)}; {WEIGHTS}") from None
         raise SourceError(f"{str(path)!r} is a pickle with more than tensors; {TRUST}") from None
     except Exception as error:  # KeyError, struct.error, ... if it is not a pickle
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise SourceError(f"{str(path)!r} cannot be read as weights: {said}; {WEIGHTS}") from None
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise SourceError(f"{str(path)!r} cannot be read as weights: {reason}; {WEIGHTS}") from None
 
 
 def check_exported(path: Path, trust: bool) -> None:

@@ -131,8 +131,10 @@ def _from_zoo(name: str) -> Source:
 def _from_training(folder: str) -> Source:
     if not (Path(folder) / f"{TRAINED}.json").is_file():
         file = Path(folder) / f"{TRAINED}.safetensors"
-        own = f"give the network of these weights: --model NETWORK --weights {file}" if file.is_file() else ""
-        raise SourceError(f"no trained model in {folder!r}; {own or 'use the output folder of a finished spgd train'}")
+        advice = "use the output folder of a finished spgd train"
+        if file.is_file():
+            advice = f"give the network of these weights: --model NETWORK --weights {file}"
+        raise SourceError(f"no trained model in {folder!r}; {advice}")
     classes = tuple(zoo.card(TRAINED, Path(folder)).classes)
     return Source(folder, zoo.load(TRAINED, Path(folder)), classes, normalisation="inside the network, if at all")
 
@@ -174,10 +176,10 @@ def _from_torchvision(name: str, weights: str | Path | None, trust: bool) -> Sou
     if weights is None:
         model = _fetched(lambda: models.get_model(architecture, weights=entry), f"torchvision:{name}", entry.url)
         return Source(f"torchvision:{name}", model, tuple(entry.meta["categories"]), size, how)
-    model, own = _with_weights(
+    model, in_file = _with_weights(
         lambda **classes: models.get_model(architecture, weights=None, **classes), weights, trust, architecture
     )
-    return Source(f"torchvision:{architecture}:{Path(weights).stem}", model, (), size, own or how)
+    return Source(f"torchvision:{architecture}:{Path(weights).stem}", model, (), size, in_file or how)
 
 
 def _from_timm(name: str, weights: str | Path | None, trust: bool) -> Source:
@@ -186,18 +188,18 @@ def _from_timm(name: str, weights: str | Path | None, trust: bool) -> Source:
     known = timm.list_models() + timm.list_pretrained()
     if ":" not in name and name not in known:
         raise SourceError(f"timm has no model {name!r}; {_similar(name, known)}")
-    own = None
+    in_file = None
     if weights is None:
         model = _fetched(lambda: timm.create_model(name, pretrained=True), f"timm:{name}", "Hugging Face")
     else:
-        model, own = _with_weights(
+        model, in_file = _with_weights(
             lambda **classes: timm.create_model(name, pretrained=False, **classes), weights, trust, name
         )
     config = timm.data.resolve_model_data_config(model)
     side = config["input_size"][-1]
     size = Framing(side, max(side, int(side / config["crop_pct"])), config["interpolation"])
-    words = f"timm:{name}" if weights is None else f"timm:{name}:{Path(weights).stem}"
-    return Source(words, model, (), size, own or Normalisation(tuple(config["mean"]), tuple(config["std"])))
+    full_name = f"timm:{name}" if weights is None else f"timm:{name}:{Path(weights).stem}"
+    return Source(full_name, model, (), size, in_file or Normalisation(tuple(config["mean"]), tuple(config["std"])))
 
 
 def _from_robustbench(name: str) -> Source:
@@ -210,7 +212,7 @@ def _from_robustbench(name: str) -> Source:
             f"and {', '.join(THREATS)}"
         )
     try:
-        found = _fetched(
+        network = _fetched(
             lambda: utils.load_model(model, dataset=dataset, threat_model=threat), f"robustbench:{name}", "its zoo"
         )
     except KeyError:
@@ -220,7 +222,7 @@ def _from_robustbench(name: str) -> Source:
             f"RobustBench has no model {model!r} for {dataset}, {threat}; {_similar(model, known)}"
         ) from None
     classes = zoo.CIFAR10_CLASSES if dataset == "cifar10" else ()
-    return Source(f"robustbench:{name}", found, classes, ROBUSTBENCH[dataset], "by RobustBench, inside the model")
+    return Source(f"robustbench:{name}", network, classes, ROBUSTBENCH[dataset], "by RobustBench, inside the model")
 
 
 def _from_factory(path: Path, factory: str) -> Source:

@@ -96,12 +96,13 @@ def as_tensor(picture: Image.Image, size: Size) -> Tensor:
 
 
 def save_image(x: Tensor, path: Path) -> None:
-    """(3, H, W), or (1, H, W), on the 8-bit grid -> PNG, losslessly. The file is written whole or not at all."""
+    """(3, H, W) or (1, H, W), uint8 or on the 8-bit grid -> PNG, without loss, written whole or not at all."""
     from PIL import Image
 
-    levels = (x * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    levels = x if x.dtype == torch.uint8 else (x * 255).round().to(torch.uint8)
+    pixels = levels.permute(1, 2, 0).cpu().numpy()
     png = BytesIO()
-    Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(png, format="PNG")
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(png, format="PNG")
     atomic.write(path, png.getvalue())
 
 

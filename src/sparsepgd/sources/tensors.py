@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,34 +19,30 @@ def is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | np.ndarray)
 
 
-def as_tensors(data: Any, n: int | None = None) -> tuple[Tensor, Tensor]:
-    """The first n images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
+def as_tensors(data: Any) -> tuple[Tensor, Tensor]:
+    """The images and labels of a pair (x, y), a Dataset of (image, label) or a DataLoader.
 
     Images of type uint8 become floating point in [0, 1]; everything else stays unchanged.
     """
-    if n is not None and n < 1:
-        raise SourceError(f"n={n}; use at least 1")
     if isinstance(data, DataLoader):
         if isinstance(data.sampler, RandomSampler):
             raise SourceError("the DataLoader shuffles, so the images would differ between runs; use shuffle=False")
-        x, y = _gather((pair for batch in data for pair in _unbatched(batch)), n)
+        x, y = _gather(pair for batch in data for pair in _unbatched(batch))
     elif is_pair(data):
-        x, y = (torch.as_tensor(part)[:n] for part in data)
+        x, y = (torch.as_tensor(part) for part in data)
         if len(x) != len(y):
             raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label per image")
         if not len(x):
             raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):
-        x, y = _gather(iter(data), n)
+        x, y = _gather(data)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
-        x, y = _gather((data[i] for i in range(len(data) if n is None else min(n, len(data)))), n)
+        x, y = _gather(data[i] for i in range(len(data)))
     else:
         raise SourceError(
             f"data of type {type(data).__name__}; expected a pair (x, y) of tensors, a Dataset of (image, label) "
             "or a DataLoader"
         )
-    if n is not None and len(x) < n:
-        raise SourceError(f"n={n}, but the data holds {len(x)} images; use n <= {len(x)}")
     return (x.float() / 255 if x.dtype == torch.uint8 else x), y
 
 
@@ -57,10 +52,10 @@ def _unbatched(batch: Any) -> Iterator[tuple[Any, Any]]:
     return zip(*batch, strict=True)
 
 
-def _gather(pairs: Iterator[Any], n: int | None) -> tuple[Tensor, Tensor]:
+def _gather(pairs: Iterable[Any]) -> tuple[Tensor, Tensor]:
     images: list[Tensor] = []
     labels: list[int] = []
-    for number, pair in enumerate(islice(pairs, n)):
+    for number, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SourceError(f"item {number} is a {type(pair).__name__}; expected (image, label)")
         image, label = pair

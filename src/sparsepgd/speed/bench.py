@@ -115,8 +115,8 @@ class Bench:
     def attack(self, name: str) -> Stepwise[Any]:
         """One of our attacks by name, with the length of this benchmark."""
         entry = registry.ENTRIES[name]
-        made: Stepwise[Any] = entry.kind.of_length(self.budget, self.steps, self.queries, **entry.settings)
-        return made
+        attack: Stepwise[Any] = entry.kind.of_length(self.budget, self.steps, self.queries, **entry.settings)
+        return attack
 
     def ours(self, attack: Stepwise[Any], precision: Precision, compiled: bool, bare: Mapping[str, float]) -> Timed:
         """Time one of our attacks; `bare`: microseconds of the model for each kind of work, for the ratio."""

@@ -43,8 +43,8 @@ def _cascade(attacks: Sequence[Rival], model: nn.Module, x: Tensor, y: Tensor, s
     x_adv = x.clone()
     for attack in attacks:
         with torch.no_grad():
-            said = torch.cat([model(part).argmax(1) for part in torch.split(x_adv, BATCH)])
-        left = (said == y).nonzero()[:, 0]
+            predicted = torch.cat([model(part).argmax(1) for part in torch.split(x_adv, BATCH)])
+        left = (predicted == y).nonzero()[:, 0]
         if len(left):
             x_adv[left] = attack(model, x[left], y[left], seed)
     return x_adv
@@ -65,9 +65,9 @@ def installed(k: int, steps: int) -> dict[str, Rival]:
         "art": ("ART JSMA", "art:SaliencyMapMethod", None),
         "adv_lib": ("adv-lib sigma-zero", "adv-lib:sigma_zero", steps),
     }
-    there = [attack for package, attack in attacks.items() if importlib.util.find_spec(package)]
+    available = [attack for package, attack in attacks.items() if importlib.util.find_spec(package)]
     return _seeded(
-        {name: partial(_projected, Outside(Budget(k), theirs, steps=length)) for name, theirs, length in there}
+        {name: partial(_projected, Outside(Budget(k), theirs, steps=length)) for name, theirs, length in available}
     )
 
 
@@ -127,7 +127,7 @@ def _official_rs(cls: Any, k: int, queries: int, model: Any, x: Tensor, y: Tenso
 
 def _projected(attack: Outside, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
     """The k pixels that changed most."""
-    found = attack.call(model, x, y).to(x).clamp(0, 1)
-    size = (found - x).abs().sum(1).flatten(1)
+    x_adv = attack.call(model, x, y).to(x).clamp(0, 1)
+    size = (x_adv - x).abs().sum(1).flatten(1)
     mask = torch.zeros_like(size).scatter_(1, size.topk(attack.budget.k).indices, 1.0).view(len(x), 1, *x.shape[2:])
-    return torch.where(mask > 0, found, x)
+    return torch.where(mask > 0, x_adv, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -121,15 +122,14 @@ class SparseAdversary:
 
     def attack(self, iteration: int, done: float = 0.0) -> SparsePGD | SparseAnneal | ClusterRS | PGD0 | LOAP:
         """The attack of an iteration; its steps, budget and backward function may change."""
-        settings, steps = self.settings, self.steps(done)
-        turn = settings.turn(iteration)
+        settings, steps, turn = self.settings, self.steps(done), self.settings.turn(iteration)
         budget = self.budgets[turn]
         if settings.searches(iteration):
             return ClusterRS(budget, settings.queries or PASSES * steps)
         if settings.anneals(iteration):
             return SparseAnneal(budget)
         if settings.kind.adversary == "anneal":  # sPGD has as many groups as in the paper's training
-            budget = times(self.settings.attacked[turn], PAPERS, self.shape)
+            budget = times(settings.attacked[turn], PAPERS, self.shape)
         if settings.kind.adversary == "pgd0":
             return PGD0(budget, steps, early_stop=settings.early_stop)
         if settings.kind.adversary == "loap":  # with the step sizes of its authors
@@ -222,8 +222,7 @@ def _into_l1(v: Tensor, radius: float) -> Tensor:
 def sparse_noise(x: Tensor, threat: Threat, most: int, rows: Tensor, seed: int) -> Tensor:
     """N: x with uniform noise of size eps on 0 to `most` groups of each image, each number with equal probability (the
     authors' work on one-step training)."""
-    groups = threat.grid[0] * threat.grid[1] * threat.grid[2]
-    most = min(most, groups - 1)
+    most = min(most, math.prod(threat.grid) - 1)
     noise, eps = Noise(seed), threat.budget.eps
     count = (noise.uniform(Stream.COIN, rows, 0, (1,)) * (most + 1)).long()  # (B, 1)
     score = noise.uniform(Stream.MASK, rows, 0, threat.grid)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ from torch import nn
 from sparsepgd import kernels
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
-from sparsepgd.extras import needs
 from sparsepgd.problem.checks import check_classes, check_device, check_images, check_labels
 from sparsepgd.problem.oracle import check_logits, logits_of
-from sparsepgd.runs import identity
 from sparsepgd.runs.autoattack import Extracted
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors
@@ -36,7 +32,6 @@ from sparsepgd.training.settings import Settings, make_settings
 from sparsepgd.training.team import Team
 from sparsepgd.zoo import Card
 
-CHECKPOINT, WEIGHTS, BOARD = "checkpoint.pt", f"{TRAINED}.safetensors", "tensorboard"
 TESTED = 100  # steps of the attacks on the test images
 
 
@@ -97,16 +92,9 @@ def train(
         raise UnsupportedError(f"held_out={settings.held_out} with validation images; use one of them")
     if tensorboard and out is None:
         raise UnsupportedError("tensorboard=True needs a folder; pass out=...")
-    if isinstance(model, nn.Module) and device is not None:
-        raise UnsupportedError(
-            f"device={str(device)!r} was given with a module, which is trained on its own device; move the module "
-            "instead"
-        )
     datasets = inputs.load_datasets(data, test, size, settings.seed)
-    given = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
-    network = inputs.network(model, datasets, settings.seed) if isinstance(model, str) else inputs.Network(model)
-    if isinstance(model, str):
-        network.model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    known_names = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
+    network = _network(model, datasets, settings.seed, device)
     device, folder = _device(network.model), None if out is None else Path(out)
     on_gpu = device.type == "cuda"
     bf16, compiled = (on_gpu if value is None else value for value in (settings.bf16, settings.compile))
@@ -124,8 +112,10 @@ def train(
         if folder is None:
             run.train(lambda: None)
         else:
-            described = states.configuration(settings, network.model, images, {**given, **(names or {})})
-            _RunFolder(folder, run, described, save_seconds, tensorboard).train()
+            from sparsepgd.training.run_folder import RunFolder  # needs pydantic
+
+            configuration = states.configuration(settings, network.model, images, {**known_names, **(names or {})})
+            RunFolder(folder, run, configuration, save_seconds, tensorboard).train()
         state = run.state
         state.use_average()
         if state.network is not network.model:
@@ -133,6 +123,22 @@ def train(
         trained = Trained(network.model.eval(), settings, state.curves, tuple(state.notices), state.seconds)
         del run, state  # they hold references to the other workers, which are about to exit
     return _with_figures(trained, datasets, network, logits, folder, command)
+
+
+def _network(
+    model: nn.Module | str, datasets: inputs.Datasets, seed: int, device: torch.device | str | None
+) -> inputs.Network:
+    """A module as it is, or a network by name on the device."""
+    if isinstance(model, str):
+        network = inputs.network(model, datasets, seed)
+        network.model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+        return network
+    if device is not None and isinstance(model, nn.Module):
+        raise UnsupportedError(
+            f"device={str(device)!r} was given with a module, which is trained on its own device; move the module "
+            "instead"
+        )
+    return inputs.Network(model)
 
 
 def _with_figures(
@@ -151,8 +157,8 @@ def _with_figures(
     if out is not None:
         datasets.save_test(out)
     if out is None or network.architecture is None:
-        asked = trained.model if logits is None else Extracted(trained.model, logits)
-        return replace(trained, figures=measure(asked, datasets.test, trained.settings.budgets, count, TESTED))
+        model = trained.model if logits is None else Extracted(trained.model, logits)
+        return replace(trained, figures=measure(model, datasets.test, trained.settings.budgets, count, TESTED))
     card = zoo_entry(
         trained,
         out,
@@ -284,70 +290,3 @@ def _seeded_torch(device: torch.device, settings: Settings) -> Iterator[None]:
             yield
         finally:
             torch.backends.cudnn.benchmark = benchmark
-
-
-@dataclass(eq=False)
-class _RunFolder:
-    """The folder of a run: checkpoint, record, weights. If there are several workers, the first one writes."""
-
-    folder: Path
-    run: Run
-    configuration: states.Plain
-    save_seconds: float
-    tensorboard: bool
-    saved: float = 0.0  # time of the last checkpoint
-    writer: Callable[[str, float, int], None] | None = None  # of TensorBoard: curve, value, epoch
-
-    def train(self) -> None:
-        """Start or resume the run and finish it; the folder is locked."""
-        from sparsepgd.runs.folders import Folder
-
-        first = self.run.team.first
-        with ExitStack() as stack:
-            if first:
-                stack.enter_context(Folder(self.folder).locked())
-            if first and self.tensorboard:
-                self.writer = stack.enter_context(_board(self.folder))
-            states.restore(self.folder / CHECKPOINT, self.run.state, self.configuration)
-            self.saved = time.monotonic()
-            self.run.train(self.checkpoint)
-            if first:
-                with self.run.state.averaged():
-                    digest = states.write_weights(self.folder / WEIGHTS, self.run.state.network.state_dict())
-                self.record(finished=True, weights=digest)
-
-    def checkpoint(self) -> None:
-        state = self.run.state
-        if not self.run.team.first:
-            return
-        if self.writer is not None:
-            for name, value in state.latest.items():
-                self.writer(name, value, state.epoch)
-        if state.epoch == self.run.settings.epochs or time.monotonic() - self.saved >= self.save_seconds:
-            states.save(self.folder / CHECKPOINT, state, self.configuration)
-            self.record(finished=False)
-            self.saved = time.monotonic()
-
-    def record(self, **more: Any) -> None:
-        from sparsepgd.training import records
-
-        state = self.run.state
-        records.write(
-            self.folder,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            configuration=self.configuration,
-            environment=identity.environment(state.device),
-            epochs=state.epoch,
-            seconds=state.seconds,
-            curves=state.curves,
-            notices=tuple(state.notices),
-            **more,
-        )
-
-
-@contextmanager
-def _board(folder: Path) -> Iterator[Callable[[str, float, int], None]]:
-    with needs("tensorboard=True"):
-        from torch.utils.tensorboard import SummaryWriter
-    with SummaryWriter(str(folder / BOARD)) as writer:
-        yield writer.add_scalar

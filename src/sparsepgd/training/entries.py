@@ -102,18 +102,18 @@ def add_robust(folder: str | Path, name: str, figures: Sequence[Figure], measure
     card has a different figure for the same attack.
     """
     card, _ = verified(name, Path(folder))
-    figures = [replace(one, robust_accuracy=round(one.robust_accuracy, 5)) for one in figures]
-    robust = {one.key: one for one in card.robust if not any(_adds_runs(new, one) for new in figures)}
-    for one in figures:
-        old = robust.setdefault(one.key, one)
-        if old != one:
+    figures = [replace(new, robust_accuracy=round(new.robust_accuracy, 5)) for new in figures]
+    robust = {old.key: old for old in card.robust if not any(_adds_runs(new, old) for new in figures)}
+    for new in figures:
+        old = robust.setdefault(new.key, new)
+        if old != new:
             raise UnsupportedError(
-                f"the card of {name} has {old.robust_accuracy} under {one}, not {one.robust_accuracy}; say what "
+                f"the card of {name} has {old.robust_accuracy} under {new}, not {new.robust_accuracy}; say what "
                 "differs, e.g. the images, to keep both"
             )
-    told = card.measured if measured in card.measured else f"{card.measured}; {measured}"
+    measured = card.measured if measured in card.measured else f"{card.measured}; {measured}"
     try:
-        card = Card.of(asdict(replace(card, robust=list(robust.values()), measured=told)))
+        card = Card.of(asdict(replace(card, robust=list(robust.values()), measured=measured)))
     except ValueError as error:
         raise UnsupportedError(f"{error}; the card of {name} was not changed") from None
     atomic.write(Path(folder) / f"{name}.json", card.to_json().encode())
@@ -151,8 +151,8 @@ def measure(
     device = next(model.parameters()).device
     x, y = (part.to(device) for part in test)
     with borrowed(model, device):
-        said = Oracle(model, Untargeted()).answers(x, 500).argmax(1)
-    clean_accuracy = round(float((said == y).float().mean()), 5)
+        correct = Oracle(model, Untargeted()).answers(x, 500).argmax(1) == y
+    clean_accuracy = round(float(correct.float().mean()), 5)
     images, queries, robust = min(len(x), images), 2 * steps, []
     for budget in budgets:
         for version in VERSIONS:

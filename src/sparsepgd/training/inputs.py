@@ -49,8 +49,10 @@ class Datasets:
                 f"a network by name needs tensors, but the data are of type {type(self.train).__name__}; use a pair "
                 "(x, y)"
             )
-        every = [torch.as_tensor(self.train[1]), *([] if self.test is None else [self.test.y])]
-        labels, names = torch.cat(every), getattr(self.test or self.train, "class_names", ())
+        labels = torch.as_tensor(self.train[1])
+        if self.test is not None:
+            labels = torch.cat([labels, self.test.y])
+        names = getattr(self.test or self.train, "class_names", ())
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or max(high + 1, len(names)) < 2:
             raise SourceError(f"{self.name} has labels {low} to {high}; expected 0, 1, 2, ..., at least two classes")
@@ -68,13 +70,13 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
     """Data given by name come with test images: a fifth of the images, if the source has no split of its own."""
     if size is not None and (not isinstance(data, str) or size < 1):
         raise UnsupportedError(f"size={size}; use at least 1, for data by name")
-    given = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
+    tested = None if test is None else Data(*as_tensors(test), getattr(test, "class_names", ()))
     if not isinstance(data, str):
         names = data.class_names if isinstance(data, Data) else ()
-        return Datasets("the data", data, _numbered(given, names))
-    train, own = load_parts(data, size)
-    if given is not None or own is not None:
-        return Datasets(data, train, own if given is None else _numbered(given, train.class_names))
+        return Datasets("the data", data, _numbered(tested, names))
+    train, test_part = load_parts(data, size)
+    if tested is not None or test_part is not None:
+        return Datasets(data, train, test_part if tested is None else _numbered(tested, train.class_names))
     x, y = train
     if len(x) < 2:
         raise SourceError(
@@ -82,9 +84,9 @@ def load_datasets(data: Any, test: Any, size: int | None, seed: int) -> Datasets
         )
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(signed(seed)))
     fifth = max(1, len(x) // 5)
-    rows, kept = order[fifth:].sort().values, order[:fifth].sort().values
-    first, second = (Data(x[some], y[some], train.class_names) for some in (rows, kept))
-    return Datasets(data, first, second, apart=True)
+    kept, tested_rows = order[fifth:].sort().values, order[:fifth].sort().values
+    for_training, for_testing = (Data(x[rows], y[rows], train.class_names) for rows in (kept, tested_rows))
+    return Datasets(data, for_training, for_testing, apart=True)
 
 
 def _numbered(test: Data | None, names: tuple[str, ...]) -> Data | None:

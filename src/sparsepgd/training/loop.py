@@ -82,11 +82,11 @@ def catastrophic(curves: Mapping[str, Sequence[float | None]], images: int) -> s
     larger than what is likely by chance for this number of images.
     """
     pairs = enumerate(zip(curves["attacked"], curves.get("robust", ()), strict=False), 1)
-    seen = [(epoch, a, r) for epoch, (a, r) in pairs if a is not None and r is not None]
-    if not seen:
+    measured = [(epoch, a, r) for epoch, (a, r) in pairs if a is not None and r is not None]
+    if not measured:
         return None
-    best, attacked, robust = max(seen, key=lambda one: one[2])
-    _, now_attacked, now_robust = seen[-1]
+    best, attacked, robust = max(measured, key=lambda epoch: epoch[2])
+    _, now_attacked, now_robust = measured[-1]
     if robust - now_robust < max(FALL, 1.5 / math.sqrt(images)) or now_attacked - attacked < RISE:
         return None
     return (

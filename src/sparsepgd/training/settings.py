@@ -142,9 +142,9 @@ class Settings:
                 f"{self.method!r} with {flat[0]}; LOAP places patches: use Patches(3) and the like, --pattern "
                 "patch:3, or for this budget sat or strades"
             )
-        extra = {"mixed": self.mixed, "searched": self.searched, "keep": self.keep}
-        if (own := [name for name, value in extra.items() if value]) and kind.adversary != "anneal":
-            raise UnsupportedError(f"{own[0]} with {self.method!r}; only anneal-at and anneal-trades support it")
+        for name in ("mixed", "searched", "keep"):
+            if getattr(self, name) and kind.adversary != "anneal":
+                raise UnsupportedError(f"{name} with {self.method!r}; only anneal-at and anneal-trades support it")
         self._check_search()
         if not all(side >= 1 for side in self.multi_size):
             raise UnsupportedError(f"multi_size={self.multi_size}; expected sides of at least 1")
@@ -222,8 +222,12 @@ FIELDS = tuple(field.name for field in fields(Settings) if field.name not in ("m
 
 def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
     """A list or a single value is accepted where a setting has several values."""
-    several = {name: values[name] for name in ("multi_size", "others") if name in values}
-    return values | {name: tuple(one) if isinstance(one, list | tuple) else (one,) for name, one in several.items()}
+    values = dict(values)
+    for name in ("multi_size", "others"):
+        if name in values:
+            value = values[name]
+            values[name] = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values
 
 
 def make_settings(name: str, budget: Budget, options: dict[str, Any]) -> Settings:

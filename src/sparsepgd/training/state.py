@@ -90,7 +90,7 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             "average": list(self.average),
             "targets": None if self.targets is None else self.targets.t,
-            "changes": [part for one in self.changes for part in (one.places, one.values)],
+            "changes": [part for changes in self.changes for part in (changes.places, changes.values)],
             "numbers": (self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds),
             "curves": {name: list(values) for name, values in self.curves.items()},
             "notices": list(self.notices),
@@ -106,8 +106,8 @@ class State:
             value.copy_(before)
         if self.targets is not None:
             self.targets.t.copy_(saved["targets"])
-        for number, one in enumerate(self.changes):
-            one.places, one.values = (part.clone() for part in saved["changes"][2 * number : 2 * number + 2])
+        for number, changes in enumerate(self.changes):
+            changes.places, changes.values = (part.clone() for part in saved["changes"][2 * number : 2 * number + 2])
         self.epoch, self.iteration, self.retries, self.lr_scale, self.seconds = saved["numbers"]
         self.curves = {name: list(values) for name, values in saved["curves"].items()}
         self.notices = list(saved["notices"])
@@ -158,7 +158,7 @@ def restore(path: Path, state: State, configuration: Plain) -> None:
 
 def configuration(settings: Settings, network: nn.Module, images: Images, names: dict[str, str]) -> Plain:
     """The values that identify a run. Fresh weights are not among them, because a checkpoint replaces them."""
-    rules = [_plain(budget) for budget in settings.budgets]
+    budget, *others = (_plain(budget) for budget in settings.budgets)
     values = {name: _listed(value) for name, value in vars(settings).items()}
     shapes = {name: list(value.shape) for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     structure = hashlib.sha256(repr(sorted(shapes.items())).encode()).hexdigest()
@@ -166,7 +166,7 @@ def configuration(settings: Settings, network: nn.Module, images: Images, names:
     if isinstance(images, Resident):
         data["sha256"] = identity.digest(images.x, images.y)
     return {
-        "settings": {**values, "budget": rules[0], "others": rules[1:]},
+        "settings": {**values, "budget": budget, "others": others},
         "model": {"name": names.get("model", type(network).__name__), "structure": structure},
         "data": {"name": names.get("data", "tensors"), **data},
     }

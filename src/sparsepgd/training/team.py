@@ -64,5 +64,5 @@ class Team:
         """The objective with gradients that are averaged over all workers."""
         if self.world == 1:
             return objective
-        place = [device] if device.type == "cuda" else None
-        return DistributedDataParallel(objective, place, process_group=self.group)
+        device_ids = [device] if device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids, process_group=self.group)

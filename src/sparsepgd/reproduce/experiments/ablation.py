@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsepgd import zoo
+from sparsepgd.baselines import PGD0
 from sparsepgd.problem.oracle import Evaluation
-from sparsepgd.reproduce.jobs import Job, Scale
+from sparsepgd.reproduce.jobs import Job
 from sparsepgd.reproduce.parts import Case, Finished, Outcome, Plan, accuracy
 from sparsepgd.reproduce.recipe import Recipe, reasons, table
 from sparsepgd.search import SparsePGD
@@ -22,7 +24,7 @@ from sparsepgd.search.spgd import State
 from sparsepgd.threat import Budget, Patches, Threat
 
 NEVER = 1_000_000_000  # a tolerance that is not reached
-Variant = Callable[[Scale, Budget], Attacker]
+Variant = Callable[[int, Budget], Attacker]  # from the number of steps and the budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +48,19 @@ class Decomposed(SparsePGD):
         return State(p, m, m, state.n)
 
 
+def _projected(**settings: Any) -> Variant:
+    """sPGD projected, the attack of the ablations, with other settings."""
+    return lambda steps, budget: SparsePGD(budget, steps, "projected", **settings)
+
+
 COMPONENTS: dict[str, Variant] = {
-    "PGD0": lambda scale, budget: scale.pgd0(budget),
-    "+ decomposition": lambda scale, budget: Decomposed(budget, scale.steps, "projected"),
-    "+ continuous mask": lambda scale, budget: scale.projected(budget, tolerance=NEVER),
-    "+ redraws": lambda scale, budget: scale.projected(budget),
+    "PGD0": lambda steps, budget: PGD0(budget, steps, restarts=1, targets=0),
+    "+ decomposition": lambda steps, budget: Decomposed(budget, steps, "projected"),
+    "+ continuous mask": _projected(tolerance=NEVER),
+    "+ redraws": _projected(),
 }
-STEPS = {word: float(Fraction(word)) for word in ("1/16", "1/8", "1/4", "1/2", "3/4", "1")}
-SMALL_STEPS = {word: float(word) for word in ("0.01", "0.0125", "0.05", "0.1", "0.15", "0.25")}
+STEPS = {text: float(Fraction(text)) for text in ("1/16", "1/8", "1/4", "1/2", "3/4", "1")}
+SMALL_STEPS = {text: float(text) for text in ("0.01", "0.0125", "0.05", "0.1", "0.15", "0.25")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +74,7 @@ class Scan:
 
 
 def _scan(label: str, budget: Budget, name: str, values: Mapping[str, float], other: Budget | None = None) -> Scan:
-    def variant(value: float) -> Variant:
-        return lambda scale, budget: scale.projected(budget, **{name: value})
-
-    return Scan(label, budget, {word: variant(value) for word, value in values.items()}, other)
+    return Scan(label, budget, {text: _projected(**{name: value}) for text, value in values.items()}, other)
 
 
 PIXELS, FEW, PATCH = Budget(k=20), Budget(k=5), Budget(k=1, pattern=Patches(5))
@@ -96,18 +100,20 @@ def ablation(scan: Scan, *more: str) -> Callable[[Recipe, Job], Plan]:
         other = scan.budget_of_stand_in if shipped else None
         budget = other or scan.budget
         cases = [
-            Case("robust accuracy", subject.role, word, subject, make(job.scale, budget))
+            Case("robust accuracy", subject.role, name, subject, variant(job.scale.steps, budget))
             for subject in subjects
-            for word, make in scan.variants.items()
+            for name, variant in scan.variants.items()
         ]
         smaller = [f"budget: {budget} here, {scan.budget} in the paper; no image survives the latter here"]
-        words = reasons(recipe, job, subjects, *(smaller if other else []), *more)
+        why = reasons(recipe, job, subjects, *(smaller if other else []), *more)
 
         def finish(done: Sequence[Finished | None]) -> Outcome:
             value = table(scan.label).value
-            pairs = zip(cases, done, strict=True)
-            numbers = [accuracy(case, one, value("robust accuracy", case.row, case.column)) for case, one in pairs]
-            return Outcome("robust accuracy, %", numbers, words)
+            numbers = [
+                accuracy(case, finished, value("robust accuracy", case.row, case.column))
+                for case, finished in zip(cases, done, strict=True)
+            ]
+            return Outcome("robust accuracy, %", numbers, why)
 
         return Plan(cases, finish, gaps=True)
 

@@ -106,7 +106,7 @@ def _numbers(block: Block, subject: Subject, results: Sequence[tuple[Case, Finis
     for column in block.columns:
         yield accuracy(*mine[column], value(block.section, row, column))
     done = {member: mine[member][1] for member in OURS}
-    yield together(block.section, row, "sAA", [done[one] for one in SAA], value(block.section, row, "sAA"))
+    yield together(block.section, row, "sAA", [done[member] for member in SAA], value(block.section, row, "sAA"))
     yield accuracy(*mine[ANNEAL], None)
     yield together(block.section, row, "saa+", list(done.values()), None)
 
@@ -120,9 +120,9 @@ def _clean(section: str, row: str, done: Finished | None, paper: float | None) -
 
 def together(section: str, row: str, column: str, done: Sequence[Finished | None], paper: float | None) -> Number:
     """An ensemble from runs of its members under the same seed."""
-    finished = [one for one in done if one is not None]
-    if len(finished) < len(done):
+    records = [finished.record for finished in done if finished is not None]
+    if len(records) < len(done):
         return Number(section, row, column, None, paper)
-    left, images = unbroken([one.record for one in finished]), finished[0].record.images
+    left, images = unbroken(records), records[0].images
     low, high = wilson(left, images)
     return Number(section, row, column, 100 * left / images, paper, 100 * low, 100 * high)

@@ -48,31 +48,31 @@ def iterations(recipe: Recipe, job: Job) -> Plan:
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers = [
             Number(case.section, case.row, f"T={length}", 100 * share, _end(recipe, case, length))
-            for case, one in zip(parts, done, strict=True)
-            for length, share in _read(case, one.record)
+            for case, finished in zip(parts, done, strict=True)
+            for length, share in _read(case, finished.record)
         ]
         known = {(number.section, number.row, number.column) for number in numbers}
         ends = {(case.section, case.row, f"T={PAPERS}"): _end(recipe, case, PAPERS) for case in parts}
         numbers += [Number(*place, None, end) for place, end in ends.items() if end is not None and place not in known]
-        words = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
-                        "Tables I and II", "anneal is read from one run; a run shorter than one cycle has another "
-                        "schedule")  # fmt: skip
-        return Outcome("robust accuracy, %", numbers, words, {"iterations": partial(over, "T=", "iterations", numbers)})
+        why = reasons(recipe, job, subjects, "the paper prints the curves without numbers; at T=10000 they end in "
+                      "Tables I and II", "anneal is read from one run; a run shorter than one cycle has another "
+                      "schedule")  # fmt: skip
+        return Outcome("robust accuracy, %", numbers, why, {"iterations": partial(over, "T=", "iterations", numbers)})
 
     return Plan(parts, finish)
 
 
-def over(before: str, words: str, numbers: Sequence[Number]) -> Any:
-    """Robust accuracy over the number in columns such as T=300 (`before`: T=): a panel for each model, a line for each
+def over(prefix: str, label: str, numbers: Sequence[Number]) -> Any:
+    """Robust accuracy over the number in columns such as T=300 (`prefix`: T=): a panel for each model, a line for each
     attack, and the paper's values as marks."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number in numbers:
-        across = float(number.column.removeprefix(before))
+        across = float(number.column.removeprefix(prefix))
         for into, value in ((panels, number.here), (marks, number.paper)):
             if value is not None:
                 into.setdefault(number.row, {}).setdefault(number.section, []).append((across, value))
-    return lines(panels, (words, "robust accuracy, %"), log=before == "T=", marks=marks)
+    return lines(panels, (label, "robust accuracy, %"), log=prefix == "T=", marks=marks)
 
 
 def ladder(most: int) -> list[int]:
@@ -108,15 +108,15 @@ def sparsity(recipe: Recipe, job: Job) -> Plan:
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers, tables = [], {10: table("10_15"), 15: table("20"), 20: table("20")}
-        for case, one in zip(parts, done, strict=True):
-            share = accuracy_over_k(one.record, budget.k)[1]
+        for case, finished in zip(parts, done, strict=True):
+            share = accuracy_over_k(finished.record, budget.k)[1]
             for k in KS:
                 printed = tables[k].value(f"k={k}", case.row, case.section) if k in tables else None
                 numbers.append(Number(case.section, case.row, f"k={k}", 100 * float(share[k]), printed))
-        words = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so k = 10 is not "
-                        "a separate run; the paper's values are those of Tables I and VIII")  # fmt: skip
+        why = reasons(recipe, job, subjects, "here the smallest k is searched for each image, so k = 10 is not "
+                      "a separate run; the paper's values are those of Tables I and VIII")  # fmt: skip
         figures = {"sparsity": partial(over, "k=", "k, pixels", numbers)}
-        return Outcome("robust accuracy, %", numbers, words, figures)
+        return Outcome("robust accuracy, %", numbers, why, figures)
 
     return Plan(parts, finish)
 
@@ -130,22 +130,23 @@ def histogram(recipe: Recipe, job: Job) -> Plan:
 
     def finish(done: Sequence[Finished]) -> Outcome:
         numbers = []
-        for case, one in zip(parts, done, strict=True):
-            taken = [row.steps + 1 for row in one.record.rows if row.fooled]
+        for case, finished in zip(parts, done, strict=True):
+            record = finished.record
+            taken = [row.steps + 1 for row in record.rows if row.fooled]
             average = mean(taken) if taken else None
             numbers.append(Number("mean iterations of the successes", case.row, case.column, average, None))
             printed = table("20").value("k=20", case.row, case.column)
-            success = 100 * (1 - one.record.robust_accuracy)
+            success = 100 * (1 - record.robust_accuracy)
             theirs = None if printed is None else 100 - printed
             numbers.append(Number("success rate, %", case.row, case.column, success, theirs))
             # a run of T steps has T evaluations, or T + 1 with the random start of sPGD
             starts = case.attack.evaluations - (job.scale.queries if case.column == "RS" else job.scale.steps)
             for length in lengths:
-                share = 100 * sum(count <= length + starts for count in taken) / one.record.images
+                share = 100 * sum(count <= length + starts for count in taken) / record.images
                 numbers.append(Number(f"{case.row}{WITHIN}", case.column, f"T={length}", share, None))
-        words = reasons(recipe, job, subjects, "the paper's mean iterations appear only in its figure; its success "
-                        "rates are 100 minus Table I")  # fmt: skip
-        return Outcome("", numbers, words, {"histogram": partial(bins, numbers)})
+        why = reasons(recipe, job, subjects, "the paper's mean iterations appear only in its figure; its success "
+                      "rates are 100 minus Table I")  # fmt: skip
+        return Outcome("", numbers, why, {"histogram": partial(bins, numbers)})
 
     return Plan(parts, finish)
 
@@ -181,19 +182,19 @@ def runtime(recipe: Recipe, job: Job) -> Plan:
             parts.append(Case("k=20", subject.role, column, subject, attack))
 
     def finish(done: Sequence[Finished]) -> Outcome:
-        found = {(case.row, case.column): one.record for case, one in zip(parts, done, strict=True)}
-        numbers = [number for subject in subjects for number in _times(subject, found)]
-        words = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA and saa+ are "
-                        "cascades, each member on the survivors of those before")  # fmt: skip
-        return Outcome("", numbers, words)
+        records = {(case.row, case.column): finished.record for case, finished in zip(parts, done, strict=True)}
+        numbers = [number for subject in subjects for number in _times(subject, records)]
+        why = reasons(recipe, job, subjects, rivals(job), "hardware: the paper's is a Tesla V100; sAA and saa+ are "
+                      "cascades, each member on the survivors of those before")  # fmt: skip
+        return Outcome("", numbers, why)
 
     return Plan(parts, finish)
 
 
-def _times(subject: Subject, found: dict[tuple[str, str], Record]) -> list[Number]:
-    """Minutes for 1,000 images, multiples of sPGD unprojected, passes per image."""
+def _times(subject: Subject, every: dict[tuple[str, str], Record]) -> list[Number]:
+    """Minutes for 1,000 images, multiples of sPGD unprojected, passes per image. `every`: by row and column."""
     role, theirs = subject.role, table("runtime")
-    records = {column: record for (row, column), record in found.items() if row == role}
+    records = {column: record for (row, column), record in every.items() if row == role}
     unit_here, numbers = records["sPGD_u"].seconds / 60 * 1000 / records["sPGD_u"].images, []
     for column, record in records.items():
         printed, unit = (theirs.value("minutes", role, name) for name in (column, "sPGD_u"))

@@ -117,24 +117,25 @@ def detectors(recipe: Recipe, job: Job) -> Plan:
     def finish(done: Sequence[dict[str, float] | None]) -> Outcome:
         value, numbers = table("yolo").value, []
         results = list(zip(parts, done, strict=True))
-        clean = {part.subject.role: found["clean"] for part, found in results if found is not None}
-        for part, found in results:
+        clean = {part.subject.role: scores["clean"] for part, scores in results if scores is not None}
+        for part, scores in results:
             section = part.subject.role
             if part.column == COLUMNS[0]:
                 printed = value(section, part.row, "clean")
                 numbers.append(Number(section, part.row, "clean", clean.get(section), printed))
-            here, printed = None if found is None else found["attacked"], value(section, part.row, part.column)
+            here = None if scores is None else scores["attacked"]
+            printed = value(section, part.row, part.column)
             numbers.append(Number(section, part.row, part.column, here, printed))
-        return Outcome("mAP50-95, %", numbers, words)
+        return Outcome("mAP50-95, %", numbers, why)
 
     side = subjects[0].x.shape[2]
-    words = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
-                    *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
-                    f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper")  # fmt: skip
+    why = reasons(recipe, job, [], f"pictures: {len(subjects[0].scenes)} of {side}x{side}; the paper: COCO, 640x640",
+                  *(f"model: {subject.name}; the paper's is YOLOv8-M" for subject in subjects),
+                  f"{ANNEAL} (SparseAnneal), as long as sPGD, is not in the paper")  # fmt: skip
     if job.scale.passes is not None:
-        words = (*words, f"SAIF has about {job.scale.passes} passes per image; the paper 300 steps")
+        why = (*why, f"SAIF has about {job.scale.passes} passes per image; the paper 300 steps")
     if side != PAPER_SIDE:
-        words = (*words, "budgets are scaled with the area, so that the share of pixels is the paper's")
+        why = (*why, "budgets are scaled with the area, so that the share of pixels is the paper's")
     return Plan(parts, finish, gaps=True)
 
 

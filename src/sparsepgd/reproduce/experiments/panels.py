@@ -54,7 +54,7 @@ class Shot:
     """One image that was fooled."""
 
     title: str
-    words: str
+    classes: str  # before and after
     x: Tensor  # (C, H, W)
     x_adv: Tensor
     marked: bool  # faint changes get a red box
@@ -80,17 +80,14 @@ def panels(recipe: Recipe, job: Job) -> Plan:
         numbers, figures = [], {}
         for subject in subjects:
             mine = [pair for pair in zip(cases, done, strict=True) if pair[0].subject is subject]
-            numbers += [Number(case.section, case.row, case.column, _fooled(one), None) for case, one in mine]
+            numbers += [Number(case.section, case.row, case.column, _fooled(finished), None) for case, finished in mine]
             if shots := _shots(mine, subject):
                 figures["panels-" + re.sub(r"[^\w.+-]+", "-", subject.role)] = partial(draw, shots)
-        return Outcome("share of correctly classified images that are fooled, %", numbers, words, figures)
+        return Outcome("share of correctly classified images that are fooled, %", numbers, why, figures)
 
-    words = reasons(recipe, job, subjects, "the paper shows pictures of ImageNet-100 and no numbers here")
+    why = reasons(recipe, job, subjects, "the paper shows pictures of ImageNet-100 and no numbers here")
     if not large:
-        words = (
-            *words,
-            "shapes are scaled to images of 32x32; with 224x224 ones (--model, --data) they are the paper's",
-        )
+        why = (*why, "shapes are scaled to images of 32x32; with 224x224 ones (--model, --data) they are the paper's")
     return Plan(cases, finish)
 
 
@@ -98,24 +95,24 @@ def _attack(budget: Budget, job: Job) -> SparsePGD:
     return SparsePGD(budget, job.scale.steps, "projected" if budget.pattern.structured else "unprojected")
 
 
-def _fooled(one: Finished) -> float:
-    right = sum(row.clean_correct for row in one.record.rows)
-    return 100 * sum(row.fooled for row in one.record.rows) / max(right, 1)
+def _fooled(finished: Finished) -> float:
+    rows = finished.record.rows
+    return 100 * sum(row.fooled for row in rows) / max(sum(row.clean_correct for row in rows), 1)
 
 
 def _shots(pairs: Sequence[tuple[Case, Finished]], subject: Subject) -> list[Shot]:
     shown: set[int] = set()
-    found = []
-    for case, one in pairs:
-        rows = sorted((row for row in one.record.rows if row.fooled), key=lambda row: row.index in shown)
+    shots = []
+    for case, finished in pairs:
+        rows = sorted((row for row in finished.record.rows if row.fooled), key=lambda row: row.index in shown)
         if rows:
             row = rows[0]
             shown.add(row.index)
-            x_adv = load_adversarial(one.folder)["x_adv"][row.index]
+            x_adv = load_adversarial(finished.folder)["x_adv"][row.index]
             before, after = (class_name(subject.classes, number) for number in (row.clean_prediction, row.prediction))
             faint = case.attack.budget.eps < 1
-            found.append(Shot(case.column, f"{before} → {after}", subject.x[row.index].cpu(), x_adv, faint))
-    return found
+            shots.append(Shot(case.column, f"{before} → {after}", subject.x[row.index].cpu(), x_adv, faint))
+    return shots
 
 
 def draw(shots: Sequence[Shot]) -> Any:
@@ -134,7 +131,7 @@ def draw(shots: Sequence[Shot]) -> Any:
             above.imshow(clean_picture(shot.x), interpolation="nearest")
             above.set_title(plain(shot.title), fontsize=8)
             below.imshow(clean_picture(shot.x_adv), interpolation="nearest")
-            below.set_title(plain(shot.words), fontsize=8, fontweight="normal")
+            below.set_title(plain(shot.classes), fontsize=8, fontweight="normal")
             for left, top, width, height in boxes((shot.x != shot.x_adv).any(0)) if shot.marked else ():
                 outline: Any = {"fill": False, "edgecolor": HIGHLIGHT, "lw": 1.2}
                 below.add_patch(Rectangle((left - 0.5, top - 0.5), width, height, **outline))

@@ -98,11 +98,11 @@ def ratio(recipe: Recipe, job: Job) -> Plan:
             for k, values in zip(ks, done[i * len(ks) : (i + 1) * len(ks)], strict=True):
                 numbers.append(Number(MEAN, name, f"k={k}", mean(values), None))
                 numbers.append(Number(DEVIATION, name, f"k={k}", pstdev(values), None))
-        return Outcome("Omega_0 / Omega'_0", numbers, words, {"ratio": partial(drawn, numbers)})
+        return Outcome("Omega_0 / Omega'_0", numbers, why, {"ratio": partial(drawn, numbers)})
 
-    words = reasons(recipe, job, subjects, "the paper: above 0.95 for k < 5 (text of section IV); "
-                    "no other number is printed", "here v is the final mask of sPGD projected; the paper's axis is "
-                    "Omega'_0, ours k, which is almost equal")  # fmt: skip
+    why = reasons(recipe, job, subjects, "the paper: above 0.95 for k < 5 (text of section IV); "
+                  "no other number is printed", "here v is the final mask of sPGD projected; the paper's axis is "
+                  "Omega'_0, ours k, which is almost equal")  # fmt: skip
     return Plan(parts, finish)
 
 

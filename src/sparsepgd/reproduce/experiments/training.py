@@ -35,7 +35,7 @@ def _policies(pixels: Budget, times: int, patch: Budget, patch_times: int, side:
         "multi-size": {**base, "multi_eps": 1, "multi_size": (side,)},
     }
     return {
-        "training-gradient": Policies("ab_adv2", pixels, {word: {**base, "gradient": word} for word in gradients}),
+        "training-gradient": Policies("ab_adv2", pixels, {name: {**base, "gradient": name} for name in gradients}),
         "training-multi-eps": Policies("ab_adv1", pixels, eps),
         "training-tolerance": Policies("ab_adv3", pixels, {str(t): {**base, "tolerance": t} for t in (3, 10, 20)}),
         "training-structured": Policies("ab_struct_adv", patch, patches, by_row=True),
@@ -50,27 +50,27 @@ def training(name: str) -> Callable[[Recipe, Job], Plan]:
     """The plan of one of POLICIES: a network for each policy, trained here unless given, and our attacks on it."""
 
     def plan(recipe: Recipe, job: Job) -> Plan:
-        own = job.data == SHIPPED and not job.models  # on digits, in seconds
-        if own and job.scale.name == "paper":
+        on_digits = job.data == SHIPPED and not job.models  # in seconds
+        if on_digits and job.scale.name == "paper":
             raise UnsupportedError(
                 "the paper trains on CIFAR-10; give --data cifar10, or use --scale small to train on 8x8 digits"
             )
-        policies = (DIGITS if own else POLICIES)[name]
+        policies = (DIGITS if on_digits else POLICIES)[name]
         columns = (*(SQUARES if policies.by_row else SAA), ANNEAL)
-        subjects = _subjects(policies, job, DATA if own else job.data)
+        subjects = _subjects(policies, job, DATA if on_digits else job.data)
         parts = [
             case
-            for word, subject in subjects.items()
-            for case in cases(job, subject, columns, policies.budget, "robust accuracy", word)
+            for policy, subject in subjects.items()
+            for case in cases(job, subject, columns, policies.budget, "robust accuracy", policy)
         ]
         length = f"epochs: {job.scale.epochs} on {job.scale.training_images or 'all'} images; the paper 100 on CIFAR-10"
         smaller = f"budget: {policies.budget} of 8x8 images here, multi-eps 2x where it is 6x in the paper"
-        said = [*([smaller] if own else []), *([] if job.models else [length]), PLUS]
-        why = reasons(recipe, job, list(subjects.values())[: None if job.models else 1], *said)
+        more = [*([smaller] if on_digits else []), *([] if job.models else [length]), PLUS]
+        why = reasons(recipe, job, list(subjects.values())[: None if job.models else 1], *more)
 
         def finish(done: Sequence[Finished]) -> Outcome:
-            found = {(case.row, case.column): (case, one) for case, one in zip(parts, done, strict=True)}
-            numbers = [number for word in subjects for number in _numbers(policies, word, found)]
+            results = {(case.row, case.column): (case, finished) for case, finished in zip(parts, done, strict=True)}
+            numbers = [number for policy in subjects for number in _numbers(policies, policy, results)]
             return Outcome("robust accuracy, %", numbers, why)
 
         return Plan(parts, finish)
@@ -86,22 +86,25 @@ def _subjects(policies: Policies, job: Job, data: str) -> dict[str, Subject]:
     if data != DATA and job.scale.name != "paper":
         network = "small_preact_resnet"
     return {
-        word: Training(network, "strades", policies.budget, 0, settings, data).subject(
-            job, "sTRADES", f"{network} on {data}, {word}"
+        policy: Training(network, "strades", policies.budget, 0, settings, data).subject(
+            job, "sTRADES", f"{network} on {data}, {policy}"
         )
-        for word, settings in policies.settings.items()
+        for policy, settings in policies.settings.items()
     }
 
 
-def _numbers(policies: Policies, word: str, found: dict[tuple[str, str], tuple[Case, Finished]]) -> list[Number]:
+def _numbers(policies: Policies, policy: str, results: dict[tuple[str, str], tuple[Case, Finished]]) -> list[Number]:
     """A row for the policy, or its column in rows of the two ensembles."""
     value, section = table(policies.label).value, "robust accuracy"
-    saa, plus = ([found[word, member][1] for member in members] for members in (SAA, OURS))
+    saa, plus = ([results[policy, member][1] for member in members] for members in (SAA, OURS))
     if not policies.by_row:
         return [
-            together(section, "sTRADES", word, saa, value(section, "sTRADES", word)),
-            together(section, "sTRADES, saa+", word, plus, None),
+            together(section, "sTRADES", policy, saa, value(section, "sTRADES", policy)),
+            together(section, "sTRADES, saa+", policy, plus, None),
         ]
-    alone = [accuracy(*found[word, column], value(section, word, column)) for column in SQUARES]
-    ensemble = together(section, word, "sAA", saa, value(section, word, "sAA"))
-    return [*alone, ensemble, accuracy(*found[word, ANNEAL], None), together(section, word, "saa+", plus, None)]
+    return [
+        *(accuracy(*results[policy, column], value(section, policy, column)) for column in SQUARES),
+        together(section, policy, "sAA", saa, value(section, policy, "sAA")),
+        accuracy(*results[policy, ANNEAL], None),
+        together(section, policy, "saa+", plus, None),
+    ]

@@ -92,9 +92,9 @@ def transfer(recipe: Recipe, job: Job) -> Plan:
                 theirs = table("trans").value("success rate", part.column, pair)
                 printed = theirs if part.section == SECTIONS[False] else None
                 numbers.append(Number(part.section, part.column, pair, share, printed))
-        return Outcome("success rate on the target, %", numbers, words)
+        return Outcome("success rate on the target, %", numbers, why)
 
-    words = reasons(
+    why = reasons(
         recipe, job, list(subjects.values()), f"budget: {budget} here, {PIXELS} in the paper",
         "denominator here: images that the target classifies correctly when clean; the paper does not say",
         "V->V and R->R are two networks of one architecture, trained with different seeds; the paper does not say",
@@ -117,27 +117,27 @@ def _pairs(subjects: dict[str, Subject]) -> dict[str, tuple[str, str]]:
     """The pairs of the paper, and all pairs with a model of another name, if source and target have the same images."""
     ends = [role for role in subjects if role not in SECOND]
     more = {f"{a}->{b}": (a, b) for a in ends for b in ends if a != b and not {a, b} <= set(FIRST)}
-    found = {
+    possible = {
         pair: (source, target)
         for pair, (source, target) in {**PAIRS, **more}.items()
         if {source, target} <= subjects.keys() and torch.equal(subjects[source].x, subjects[target].x)
     }
-    if not found:
+    if not possible:
         raise UnsupportedError(
             f"{', '.join(subjects)}: no two models of the same images, so nothing to transfer to; give a second one: "
             "--model NAME=SOURCE"
         )
-    return found
+    return possible
 
 
 def _subjects(recipe: Recipe, job: Job) -> dict[str, Subject]:
     """The given models, or four small networks that are trained here."""
     if job.models:
         return {subject.role: subject for subject in job.subjects(recipe.roles)}
-    found = {}
+    trained = {}
     for seed, roles in enumerate((FIRST, SECOND)):
         for role in roles:
             kind = KINDS[role[0]]
             training = Training(kind, "plain", DIGITS, seed, {})
-            found[role] = training.subject(job, role, f"{kind}-{seed} on {DATA}")
-    return found
+            trained[role] = training.subject(job, role, f"{kind}-{seed} on {DATA}")
+    return trained
