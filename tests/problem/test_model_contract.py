@@ -16,6 +16,7 @@ from sparsepgd import options
 from sparsepgd.errors import (
     DeviceError,
     LogitsShapeError,
+    ModelError,
     NoGradientError,
     NonFiniteLogitsError,
     ProbabilitiesWarning,
@@ -234,3 +235,38 @@ print(state())
     before, inside, after = done.stdout.splitlines()
     assert inside in ("[False, False]", "highest")
     assert after == before
+
+
+@pytest.mark.parametrize("attack", [ATTACK, sp.SparseRS(sp.Budget(k=1), queries=20)], ids=lambda attack: attack.name)
+def test_a_model_that_fails_during_the_search_is_named_in_one_line(attack: Any) -> None:
+    calls: list[Tensor] = []
+
+    def server(x: Tensor) -> Tensor:
+        calls.append(x)
+        if len(calls) > 2:
+            raise ConnectionError("no answer")
+        return MODEL(x)
+
+    with pytest.raises(ModelError, match=r"the model fails on images of shape .*: ConnectionError: no answer; check"):
+        attack(server, X, Y)
+
+
+def test_a_model_whose_backward_pass_fails_is_refused_by_gradient_attacks_alone() -> None:
+    def model(x: Tensor) -> Tensor:
+        inner = x.sigmoid()
+        logits = MODEL(inner)
+        inner.add_(1)
+        return logits
+
+    with pytest.raises(NoGradientError, match=r"the backward pass of the model fails: RuntimeError: .*use SparseRS"):
+        ATTACK(model, X, Y)
+    assert len(sp.evaluate(model, X, Y, attack=sp.SparseRS(sp.Budget(k=3), queries=20)).result) == len(X)
+
+
+def test_a_model_for_inference_only_is_evaluated_by_black_box_attacks() -> None:
+    def model(x: Tensor) -> Tensor:
+        if x.requires_grad:
+            raise RuntimeError("inference only")
+        return MODEL(x)
+
+    assert len(sp.evaluate(model, X, Y, attack=sp.SparseRS(sp.Budget(k=3), queries=20)).result) == len(X)
