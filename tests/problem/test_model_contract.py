@@ -64,7 +64,10 @@ def test_a_frozen_script_is_attacked_like_its_model() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda x: (MODEL(x), 1), "a tuple of 2, not a tensor of logits; pass logits="),
+        (
+            lambda x: (MODEL(x), 1),
+            "a tuple of 2, not a tensor of logits; pass logits=.*, or change the model to return them",
+        ),
         (lambda x: {"out": MODEL(x)}, r"a dict with keys \['out'\]"),
         (lambda x: SimpleNamespace(logits=MODEL(x)), "a SimpleNamespace"),
         (lambda x: MODEL(x)[:, :, None], r"\(3, 5, 1\) for 3 images; expected \(3, classes\)"),
@@ -107,7 +110,7 @@ def test_a_model_without_gradients_is_refused(name: str) -> None:
 
     attack = options.preset(name, ATTACK.budget, "quick")
     for cut in (model, of_weights_only):
-        with pytest.raises(NoGradientError, match="use SparseRS"):
+        with pytest.raises(NoGradientError, match=r"use SparseRS, a black-box attack \(--attack sparse-rs\)"):
             attack(cut, X, Y)
 
 

@@ -32,8 +32,9 @@ from sparsepgd.problem.precision import full_precision
 Model = Callable[[Tensor], Any]
 NO_GRADIENT = (
     "the logits have no gradient, which this attack needs; remove torch.no_grad, detach, integers and numpy from the "
-    "model, or use SparseRS, a black-box attack"
+    "model, or use SparseRS, a black-box attack (--attack sparse-rs)"
 )
+CASTS = {torch.float32: "float()", torch.float64: "double()"}
 BORROWING = RLock()  # one call at a time: threads share the mode of a model and torch's settings and generators
 
 
@@ -90,12 +91,12 @@ class Oracle:
         if not isinstance(output, Tensor):
             raise LogitsShapeError(
                 f"the model returned {_describe(output)}, not a tensor of logits; "
-                "pass logits=lambda output: ... to extract them"
+                "pass logits=lambda output: ... to extract them, or change the model to return them alone"
             )
         if output.dim() != 2 or len(output) != len(x) or output.shape[1] < 2:
             raise LogitsShapeError(
                 f"the model returned {tuple(output.shape)} for {len(x)} images; expected ({len(x)}, classes), "
-                "classes >= 2; pass logits=... to reshape it"
+                "classes >= 2; pass logits=... to reshape it, or change the model"
             )
         if output.dtype == torch.bool or output.is_complex():
             raise ModelError(f"the model returned {output.dtype}; expected logits, real numbers of floating point")
@@ -168,7 +169,7 @@ def gradient_of(value: Tensor, point: Tensor, *, keep: bool = False) -> Tensor:
     except Exception as error:
         raise NoGradientError(
             f"the backward pass of the model fails: {type(error).__name__}: {first_line(error)}; correct the model, or "
-            "use SparseRS, a black-box attack"
+            "use SparseRS, a black-box attack (--attack sparse-rs)"
         ) from error
     if g is None:
         raise NoGradientError(NO_GRADIENT)
@@ -227,8 +228,10 @@ def _explained(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:
-        how = {torch.float32: "x.float()", torch.float64: "x.double()"}.get(own, f"x.to({own})")
-        return DTypeError(f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use {how}")
+        how, back = (CASTS.get(kind, f"to({kind})") for kind in (own, x.dtype))
+        return DTypeError(
+            f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use x.{how} or model.{back}"
+        )
     what = f"{type(error).__name__}: {first_line(error)}"
     return ModelError(
         f"the model fails on images of shape {tuple(x.shape)}: {what}; check the model and the shape that it expects"
