@@ -169,10 +169,13 @@ def test_the_attacked_picture_is_not_overwritten(tmp_path: Path) -> None:
     assert photo.read_bytes() == before
 
 
-def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path) -> None:
-    done = spgd("attack", "bundled:3", "--k", "1", "--eps", "1/255", "--steps", "3", cwd=tmp_path)
+@pytest.mark.parametrize(("attack", "length"), [("anneal", "--steps"), ("sparse-rs", "--queries")])
+def test_an_attack_that_fails_says_so_and_exits_with_1(tmp_path: Path, attack: str, length: str) -> None:
+    words = ("--attack", attack, length, "3")
+    done = spgd("attack", "bundled:3", "--k", "1", "--eps", "1/255", *words, cwd=tmp_path)
     assert done.returncode == 1
     assert "not fooled with k = 1 pixel, eps = 1/255" in done.stdout
+    assert f"try a larger --k or more {length}" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

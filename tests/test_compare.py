@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -30,6 +31,28 @@ def test_all_attacks_that_take_the_pattern_are_compared(tmp_path: Path) -> None:
     assert {line["attack"] for line in lines} == {"anneal", "spgd-unprojected", "spgd-projected", "sparse-rs", "loap"}
     assert "do not support patches" in " ".join(done.output.split())
     assert "pgd0" in done.output
+
+
+def test_a_comparison_that_is_stopped_keeps_the_finished_attacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> sp.SparseRS:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sp.SparseRS, "run", interrupted)
+    file = tmp_path / "table.json"
+    words = ["compare", "-n", "2", "--attack", "anneal,sparse-rs", "--equal-cost", "12", "-q", "--out", str(file)]
+    assert CliRunner().invoke(app, words).exit_code != 0
+    assert [line["attack"] for line in json.loads(file.read_text())["lines"]] == ["anneal"]
+
+
+def test_the_clean_accuracy_is_shown(tmp_path: Path) -> None:
+    """Without it, a model that misclassifies all images seems to be broken by every attack."""
+    x, y = sp.zoo.bundled_images(2)
+    np.savez(tmp_path / "wrong.npz", x=x.numpy(), y=(y.numpy() + 1) % 10)
+    data = ["--data", f"npz:{tmp_path / 'wrong.npz'}", "-n", "2"]
+    words = ["compare", *data, "--attack", "anneal", "--equal-cost", "12", "-q"]
+    assert "clean accuracy 0.0%" in " ".join(CliRunner().invoke(app, words).output.split())
 
 
 @pytest.mark.parametrize("name", sorted({*options.ATTACKS, "spgd", "rs"} - {"loap"}))

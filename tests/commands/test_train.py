@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sparsepgd import zoo
 from sparsepgd.cli import main
@@ -185,6 +186,16 @@ def test_images_that_the_model_does_not_take_are_refused_before_the_training(pla
     )
     assert done.stderr.count("\n") == 1
     assert not (place / "runs").exists()
+
+
+def test_a_program_with_fixed_weights_is_not_trained(place: Path, spgd: Spgd) -> None:
+    """Its trained weights could not be evaluated: --weights does not take the place of those in the file."""
+    program = torch.export.export(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (torch.rand(2, 1, 8, 8),))
+    torch.export.save(program, place / "m.pt2")
+    done = spgd("train", "--data", "npz:q.npz", "--model", "m.pt2", "--k", "1", "--out", "o")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: m.pt2 is a program with fixed weights, which cannot be trained; use preact")
+    assert not (place / "o").exists()
 
 
 def test_images_in_float64_as_numpy_makes_them_are_trained_on(place: Path, spgd: Spgd) -> None:

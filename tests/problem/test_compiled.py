@@ -18,7 +18,7 @@ import torch._dynamo.utils as dynamo
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd.errors import EngineWarning
+from sparsepgd.errors import EngineWarning, ModelError
 from sparsepgd.problem import compiled
 from sparsepgd.problem.compiled import Compiled, repeated, wait_for_compilations
 from sparsepgd.problem.engine import Engine, Running
@@ -200,7 +200,7 @@ def test_an_error_of_the_model_comes_to_the_caller_and_the_code_is_let_go(later:
     model = Failing()
     y = labelled(model.net, X)
     strides = [one.stride() for one in model.parameters()]
-    with pytest.raises(ValueError, match="weights are missing"):
+    with pytest.raises(ModelError, match="ValueError: weights are missing"):
         ATTACK(model, X, y, engine=CODE)
     assert len(later.work) == 1
     assert [one.stride() for one in model.parameters()] == strides

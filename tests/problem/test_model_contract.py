@@ -16,6 +16,7 @@ from sparsepgd import options
 from sparsepgd.errors import (
     DeviceError,
     LogitsShapeError,
+    ModelError,
     NoGradientError,
     NonFiniteLogitsError,
     ProbabilitiesWarning,
@@ -63,7 +64,10 @@ def test_a_frozen_script_is_attacked_like_its_model() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda x: (MODEL(x), 1), "a tuple of 2, not a tensor of logits; pass logits="),
+        (
+            lambda x: (MODEL(x), 1),
+            "a tuple of 2, not a tensor of logits; pass logits=.*, or change the model to return them",
+        ),
         (lambda x: {"out": MODEL(x)}, r"a dict with keys \['out'\]"),
         (lambda x: SimpleNamespace(logits=MODEL(x)), "a SimpleNamespace"),
         (lambda x: MODEL(x)[:, :, None], r"\(3, 5, 1\) for 3 images; expected \(3, classes\)"),
@@ -106,7 +110,7 @@ def test_a_model_without_gradients_is_refused(name: str) -> None:
 
     attack = options.preset(name, ATTACK.budget, "quick")
     for cut in (model, of_weights_only):
-        with pytest.raises(NoGradientError, match="use SparseRS"):
+        with pytest.raises(NoGradientError, match=r"use SparseRS, a black-box attack \(--attack sparse-rs\)"):
             attack(cut, X, Y)
 
 
@@ -234,3 +238,38 @@ print(state())
     before, inside, after = done.stdout.splitlines()
     assert inside in ("[False, False]", "highest")
     assert after == before
+
+
+@pytest.mark.parametrize("attack", [ATTACK, sp.SparseRS(sp.Budget(k=1), queries=20)], ids=lambda attack: attack.name)
+def test_a_model_that_fails_during_the_search_is_named_in_one_line(attack: Any) -> None:
+    calls: list[Tensor] = []
+
+    def server(x: Tensor) -> Tensor:
+        calls.append(x)
+        if len(calls) > 2:
+            raise ConnectionError("no answer")
+        return MODEL(x)
+
+    with pytest.raises(ModelError, match=r"the model fails on images of shape .*: ConnectionError: no answer; check"):
+        attack(server, X, Y)
+
+
+def test_a_model_whose_backward_pass_fails_is_refused_by_gradient_attacks_alone() -> None:
+    def model(x: Tensor) -> Tensor:
+        inner = x.sigmoid()
+        logits = MODEL(inner)
+        inner.add_(1)
+        return logits
+
+    with pytest.raises(NoGradientError, match=r"the backward pass of the model fails: RuntimeError: .*use SparseRS"):
+        ATTACK(model, X, Y)
+    assert len(sp.evaluate(model, X, Y, attack=sp.SparseRS(sp.Budget(k=3), queries=20)).result) == len(X)
+
+
+def test_a_model_for_inference_only_is_evaluated_by_black_box_attacks() -> None:
+    def model(x: Tensor) -> Tensor:
+        if x.requires_grad:
+            raise RuntimeError("inference only")
+        return MODEL(x)
+
+    assert len(sp.evaluate(model, X, Y, attack=sp.SparseRS(sp.Budget(k=3), queries=20)).result) == len(X)

@@ -128,7 +128,9 @@ def test_images_of_another_dtype_than_the_model_are_refused_with_advice() -> Non
         sp.errors.DTypeError, match=r"images are torch.float64, but the model is torch.float32.*x\.float"
     ):
         sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet(), x.double(), y)
-    with pytest.raises(sp.errors.DTypeError, match=r"but the model is torch.float64.*; use x\.double\(\)"):
+    with pytest.raises(
+        sp.errors.DTypeError, match=r"but the model is torch.float64.*; use x\.double\(\) or model\.float"
+    ):
         sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x, y)
     assert sp.SparsePGD(sp.Budget(2), 3)(SmallConvNet().double(), x.double(), y).x_adv.dtype == torch.float64
 

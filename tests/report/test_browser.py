@@ -170,12 +170,14 @@ def test_the_widest_numbers_stay_in_their_cards(opened: Any, browser: Any, width
         opened("several")
         room = """
           if (innerWidth > 1200) document.querySelector('.heads').style.gridTemplateColumns = 'repeat(3, 1fr)';
-          const nodes = [...document.querySelectorAll('.figure')];
+          const nodes = [...document.querySelectorAll('.figure, .facts dd')];
           for (const node of nodes) node.firstChild.data = '100.0';
+          for (const node of document.querySelectorAll('.facts div:first-child dd'))
+            node.firstChild.data = '10,000 of 10,000';
           return nodes.map((node) => {
             const words = document.createRange();
             words.selectNodeContents(node);
-            return node.closest('.pair').getBoundingClientRect().right - words.getBoundingClientRect().right;
+            return node.closest('.pair, .facts').getBoundingClientRect().right - words.getBoundingClientRect().right;
           });
         """  # with three runs a card is a third of the page
         assert min(browser.execute_script(room)) >= 0

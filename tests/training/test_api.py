@@ -193,6 +193,13 @@ def test_images_to_measure_on_are_checked_before_anything_runs(name: str, tmp_pa
     assert same_weights(model, network())
 
 
+def test_a_model_that_fails_in_training_is_named_in_one_line() -> None:
+    x, y = quadrants(9)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    with pytest.raises(ModelError, match=r"the model fails on images of shape \(1, 1, 8, 8\): ValueError: Expected"):
+        sp.train(model, (x, y), "plain", epochs=1, **{**QUICK, "batch": 1})
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.analysis.summary import Row
-from sparsepgd.errors import NoGradientError, ProbabilitiesWarning, SparsePGDWarning, first_line
+from sparsepgd.errors import ModelError, ProbabilitiesWarning, SparsePGDWarning, first_line
 from sparsepgd.problem.checks import check_classes
 from sparsepgd.problem.engine import in_parts
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, check_logits, working_device
@@ -87,7 +87,7 @@ def trial(attack: Attacker, model: Model, x: Tensor, y: Tensor) -> tuple[Notice,
         warnings.simplefilter("ignore", SparsePGDWarning)  # the run itself will warn
         try:
             most = fooled(SparseAnneal(papers[0].budget, steps, quantize=papers[0].quantize))
-        except NoGradientError:
+        except ModelError:
             return ()
         others = [(fooled(_shortened(member, steps)), member.name) for member in papers if most >= MORE]
     best, name = max(others, default=(most, ""))
@@ -206,7 +206,7 @@ def _gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Iterator[Notice]:
 
     try:
         lengths, _ = in_parts(length, len(x), len(x))
-    except NoGradientError:
+    except ModelError:
         return  # gradient attacks raise an error themselves, others need no gradient
     lost = torch.cat(lengths) < VANISHING
     share = float(lost.double().mean())

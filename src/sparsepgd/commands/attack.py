@@ -77,7 +77,7 @@ def attack(
     else:
         out.print(
             f"not fooled with {describe_budget(plain(budget))}; the best attempt changes {counted(changed, 'pixels')}; "
-            "try a larger --k or more --steps"
+            f"try a larger --k or more --{'steps' if search.needs_gradient else 'queries'}"
         )
     raise typer.Exit(1)
 

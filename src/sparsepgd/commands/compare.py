@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -62,24 +62,29 @@ def compare(
     source, (x, y) = one_model(
         model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
+    how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes per image"
+    head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
+    here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
+    record: dict[str, Any] = {"command": command(), **head, **here, "lines": []}
     lines = []
     for name, search in searches.items():
         with progress(f"{source.name}, {name}", quiet) as report:
             start = time.perf_counter()
             result = search(source.model, x, y, seed=seed, progress=report)
             lines.append(line(name, result, time.perf_counter() - start, equal_cost))
-    how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes per image"
-    caption = f"{counted(len(x), 'images')} of {data}, seed {seed}, {where}; passes: mean over the attacked images"
+        record["lines"].append(asdict(lines[-1]))
+        if out_file is not None:  # after every attack, so that a run that is stopped keeps the finished ones
+            atomic.write(out_file, (json.dumps(record, indent=2) + "\n").encode())
+    caption = (
+        f"{counted(len(x), 'images')} of {data}, clean accuracy {lines[0].clean_accuracy:.1%}, seed {seed}, {where}; "
+        "passes: mean over the attacked images"
+    )
     if refused:
         caption += f"; do not support {budget.pattern.unit}: {', '.join(refused)}"
     out.print(tables.compared(lines, f"{source.name}, {describe_budget(plain(budget))}, {how}", caption))
-    head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}
-    here = {"torch": torch.__version__, "device": str(where), "hardware": hardware(where)}
-    record = {"command": command(), **head, **here, "lines": [asdict(one) for one in lines]}
     if as_json:
         print_json(record)
     if out_file is not None:
-        atomic.write(out_file, (json.dumps(record, indent=2) + "\n").encode())
         out.print(f"table in {out_file}", soft_wrap=True)
     if not (quiet or as_json):
         best = min(lines, key=lambda one: one.robust_accuracy).attack

@@ -32,8 +32,9 @@ from sparsepgd.problem.precision import full_precision
 Model = Callable[[Tensor], Any]
 NO_GRADIENT = (
     "the logits have no gradient, which this attack needs; remove torch.no_grad, detach, integers and numpy from the "
-    "model, or use SparseRS, a black-box attack"
+    "model, or use SparseRS, a black-box attack (--attack sparse-rs)"
 )
+CASTS = {torch.float32: "float()", torch.float64: "double()"}
 BORROWING = RLock()  # one call at a time: threads share the mode of a model and torch's settings and generators
 
 
@@ -83,18 +84,19 @@ class Oracle:
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, classes), at least in float32. The model gets a copy, which it may change in place."""
-        output = self.model(x.clone())
-        if self.extract is not None:
-            output = self.extract(output)
+        with explained(self.model, x):
+            output = self.model(x.clone())
+            if self.extract is not None:
+                output = self.extract(output)
         if not isinstance(output, Tensor):
             raise LogitsShapeError(
                 f"the model returned {_describe(output)}, not a tensor of logits; "
-                "pass logits=lambda output: ... to extract them"
+                "pass logits=lambda output: ... to extract them, or change the model to return them alone"
             )
         if output.dim() != 2 or len(output) != len(x) or output.shape[1] < 2:
             raise LogitsShapeError(
                 f"the model returned {tuple(output.shape)} for {len(x)} images; expected ({len(x)}, classes), "
-                "classes >= 2; pass logits=... to reshape it"
+                "classes >= 2; pass logits=... to reshape it, or change the model"
             )
         if output.dtype == torch.bool or output.is_complex():
             raise ModelError(f"the model returned {output.dtype}; expected logits, real numbers of floating point")
@@ -150,28 +152,25 @@ class Oracle:
     def answers(self, x: Tensor, batch_size: int) -> Tensor:
         """Logits (B, classes) of clean or final images in full precision, on the device of the images.
 
-        Batches that do not fit into memory are halved. This is the first use of a model, so its errors are explained.
+        Batches that do not fit into memory are halved.
         """
-        asked = x
-
-        def ask(rows: Any) -> Tensor:
-            nonlocal asked
-            asked = x[rows]
-            return self.logits(asked.to(self.device)).to(x.device)
-
-        try:
-            with full_precision():
-                return torch.cat(in_parts(ask, len(x), batch_size)[0])
-        except (SparsePGDError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise _explained(self.model, asked, error) from error
+        with full_precision():
+            parts, _ = in_parts(lambda rows: self.logits(x[rows].to(self.device)).to(x.device), len(x), batch_size)
+        return torch.cat(parts)
 
 
 def gradient_of(value: Tensor, point: Tensor, *, keep: bool = False) -> Tensor:
     """The gradient of a number. It has none if it depends on trainable weights of a plain function, but not on the
     point. `keep`: the graph, for another gradient."""
-    (g,) = torch.autograd.grad(value, point, retain_graph=keep, allow_unused=True)
+    try:
+        (g,) = torch.autograd.grad(value, point, retain_graph=keep, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise NoGradientError(
+            f"the backward pass of the model fails: {type(error).__name__}: {first_line(error)}; correct the model, or "
+            "use SparseRS, a black-box attack (--attack sparse-rs)"
+        ) from error
     if g is None:
         raise NoGradientError(NO_GRADIENT)
     return g
@@ -214,14 +213,29 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
+@contextmanager
+def explained(model: Model, x: Tensor) -> Iterator[None]:
+    """Report an error in the code of the model in one line, with the images on which it fails."""
+    try:
+        yield
+    except (SparsePGDError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise _explained(model, x, error) from error
+
+
 def _explained(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     own = next((one.dtype for one in parameters if one.is_floating_point()), x.dtype)
     if own != x.dtype:
-        how = {torch.float32: "x.float()", torch.float64: "x.double()"}.get(own, f"x.to({own})")
-        return DTypeError(f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use {how}")
+        how, back = (CASTS.get(kind, f"to({kind})") for kind in (own, x.dtype))
+        return DTypeError(
+            f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use x.{how} or model.{back}"
+        )
     what = f"{type(error).__name__}: {first_line(error)}"
-    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {what}; check the shape that it expects")
+    return ModelError(
+        f"the model fails on images of shape {tuple(x.shape)}: {what}; check the model and the shape that it expects"
+    )
 
 
 def working_device(model: Model, x: Tensor) -> torch.device:

@@ -45,7 +45,7 @@ def record(work: Callable[[], T], before: Any = None) -> tuple[Any, T] | None:
         raise
     except Exception as error:
         torch.cuda.synchronize()
-        warn(f"the model cannot be recorded as a CUDA graph ({first_line(error)})", "graphs=False")
+        warn(f"the model cannot be recorded as a CUDA graph ({first_line(error.__cause__ or error)})", "graphs=False")
         return None
     torch.cuda.current_stream().wait_stream(stream)
     return graph, result

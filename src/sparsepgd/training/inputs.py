@@ -17,6 +17,7 @@ from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
 from sparsepgd.sources.data import load_parts
+from sparsepgd.sources.files import Exported, Onnx
 from sparsepgd.sources.tensors import is_pair
 from sparsepgd.zoo.checkpoints import has_choice
 from sparsepgd.zoo.registry import ARCHITECTURES
@@ -115,6 +116,8 @@ def network(name: str, data: Datasets, seed: int) -> Network:
                 raise SourceError(f"torchvision has no classifier {rest!r}; e.g. torchvision:resnet34")
             return Network(models.get_model(rest, weights=None, num_classes=data.classes))
         model = load_model(name).model
+        if isinstance(model, Exported | Onnx):  # its weights cannot be replaced by those of a file
+            raise UnsupportedError(f"{name} is a program with fixed weights, which cannot be trained; use {NETWORKS}")
         if kind in ("zoo", "trained") or zoo.known(name):
             card = zoo.card(TRAINED, Path(rest)) if kind == "trained" else zoo.card(rest or name)
             return Network(model, card.architecture, card.arguments)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd.errors import SparsePGDError, TrainingWarning
-from sparsepgd.problem.oracle import borrowed
+from sparsepgd.problem.oracle import borrowed, explained
 from sparsepgd.search import Attack, SparseAnneal, SparsePGD
 from sparsepgd.threat import Threat
 from sparsepgd.training.adversaries import Adversary, sparse_noise
@@ -161,8 +161,9 @@ class Run:
             if changes is not None and settings.anneals(state.iteration):
                 changes.put(batch.rows, crop.back(x_adv - x))
             t = None if soft is None else soft.of(batch.rows, batch.y)
-            loss, right, t = self.objective(x, x_adv, batch.y, t)
-            self.step(loss)
+            with explained(state.network, x):
+                loss, right, t = self.objective(x, x_adv, batch.y, t)
+                self.step(loss)
             if soft is not None and t is not None:
                 soft.put(batch.rows, t)
             total += torch.stack([loss.detach().double(), right.double() / self.batch])
