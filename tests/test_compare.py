@@ -55,6 +55,13 @@ def test_the_clean_accuracy_is_shown(tmp_path: Path) -> None:
     assert "clean accuracy 0.0%" in " ".join(CliRunner().invoke(app, words).output.split())
 
 
+def test_all_images_are_taken_if_there_are_fewer_than_the_default(tmp_path: Path) -> None:
+    x, y = sp.zoo.bundled_images(2)
+    np.savez(tmp_path / "two.npz", x=x.numpy(), y=y.numpy())
+    words = ["compare", "--data", f"npz:{tmp_path / 'two.npz'}", "--attack", "anneal", "--equal-cost", "12", "-q"]
+    assert "2 images" in " ".join(CliRunner().invoke(app, words).output.split())
+
+
 @pytest.mark.parametrize("name", sorted({*options.ATTACKS, "spgd", "rs"} - {"loap"}))
 def test_every_attack_has_a_preset_and_a_form_of_a_given_cost(name: str) -> None:
     budget = sp.Budget(k=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from sparsepgd.commands.bench import _settings, measure
 from sparsepgd.errors import BudgetError, UnsupportedError
 from sparsepgd.runs.identity import hardware
 from sparsepgd.speed import bench
+from sparsepgd.zoo import bundled_images
 
 
 def test_bench_prints_tables_and_writes_record_and_plot(
@@ -35,6 +37,17 @@ def test_bench_prints_tables_and_writes_record_and_plot(
         measure(model="zoo:small-plain", n=2, k=20, steps=2, device="cpu", quiet=quiet)
         said = "next: save these numbers and plot them: --out speed.json"
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (not quiet)
+
+
+def test_all_images_are_taken_if_there_are_fewer_than_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "REPEAT", 0.01)
+    x, y = bundled_images(2)
+    np.savez(tmp_path / "two.npz", x=x.numpy(), y=y.numpy())
+    file = tmp_path / "speed.json"
+    measure(data=f"npz:{tmp_path / 'two.npz'}", k=20, steps=2, device="cpu", quiet=True, out_file=file)
+    assert json.loads(file.read_text())["images"] == 2
 
 
 def test_precisions_are_checked_and_compiled_code_is_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

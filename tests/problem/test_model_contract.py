@@ -266,6 +266,14 @@ def test_a_model_whose_backward_pass_fails_is_refused_by_gradient_attacks_alone(
     assert len(sp.evaluate(model, X, Y, attack=sp.SparseRS(sp.Budget(k=3), queries=20)).result) == len(X)
 
 
+def test_gradient_attacks_on_a_numpy_function_name_a_black_box_attack() -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.from_numpy(x.numpy().mean((2, 3)))
+
+    with pytest.raises(ModelError, match=r"Can't call numpy.*; if it has no gradient, use SparseRS"):
+        ATTACK(model, X, model(X).argmax(1))
+
+
 def test_a_model_for_inference_only_is_evaluated_by_black_box_attacks() -> None:
     def model(x: Tensor) -> Tensor:
         if x.requires_grad:

@@ -15,6 +15,7 @@ from sparsepgd.errors import UnsupportedError
 from sparsepgd.problem.engine import PRECISIONS, Precision, cpu_has_bf16
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.problem.shapes import shape_of
+from sparsepgd.sources.data import images_in
 from sparsepgd.speed import bench, rivals
 from sparsepgd.threat import Budget, Pixels
 
@@ -25,7 +26,10 @@ def measure(
     trust: arg.Trust = False,
     normalise: arg.Normalise = None,
     data: arg.DataName = "bundled",
-    n: Annotated[int | None, arg.of_input("-n", min=1, help="Images. Default: 64 on a CPU, 500 on a GPU.")] = None,
+    n: Annotated[
+        int | None,
+        arg.of_input("-n", min=1, help="Images. Default: 64 on a CPU, 500 on a GPU, or all if there are fewer."),
+    ] = None,
     choose: arg.Choose = None,
     size: arg.Side = None,
     k: arg.K = 20,
@@ -57,7 +61,7 @@ def measure(
         if out_file.suffix == ".png":
             raise UnsupportedError(f"--out {out_file} is where the plot goes; name the record FILE.json")
         atomic.check(out_file)
-    n = n or (64 if on_cpu else 500)
+    n = n or min(64 if on_cpu else 500, images_in(data))
     steps = steps or (20 if on_cpu else 300)
     queries = queries or steps
     source, (x, y) = one_model(

@@ -17,7 +17,10 @@ from sparsepgd.commands.common import command, command_line, device_named, one_m
 from sparsepgd.errors import UnsupportedError
 from sparsepgd.runs.identity import hardware, plain
 from sparsepgd.search.contract import Attacker
+from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
+
+IMAGES = 24
 
 
 def compare(
@@ -26,7 +29,9 @@ def compare(
     trust: arg.Trust = False,
     normalise: arg.Normalise = None,
     data: arg.DataName = "bundled",
-    n: arg.Count = 24,
+    n: Annotated[
+        int | None, arg.of_input("-n", min=1, help=f"Images. Default: {IMAGES}, or all if there are fewer.")
+    ] = None,
     choose: arg.Choose = None,
     size: arg.Side = None,
     k: arg.K = 20,
@@ -59,6 +64,7 @@ def compare(
     if out_file is not None:
         atomic.check(out_file)
     where = device_named(device)
+    n = n or min(IMAGES, images_in(data))
     source, (x, y) = one_model(
         model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )

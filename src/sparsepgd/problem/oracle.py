@@ -30,9 +30,10 @@ from sparsepgd.problem.goals import Goal, LossName, Untargeted
 from sparsepgd.problem.precision import full_precision
 
 Model = Callable[[Tensor], Any]
+BLACK_BOX = "SparseRS, a black-box attack (--attack sparse-rs)"
 NO_GRADIENT = (
     "the logits have no gradient, which this attack needs; remove torch.no_grad, detach, integers and numpy from the "
-    "model, or use SparseRS, a black-box attack (--attack sparse-rs)"
+    f"model, or use {BLACK_BOX}"
 )
 CASTS = {torch.float32: "float()", torch.float64: "double()"}
 BORROWING = RLock()  # one call at a time: threads share the mode of a model and torch's settings and generators
@@ -169,7 +170,7 @@ def gradient_of(value: Tensor, point: Tensor, *, keep: bool = False) -> Tensor:
     except Exception as error:
         raise NoGradientError(
             f"the backward pass of the model fails: {type(error).__name__}: {first_line(error)}; correct the model, or "
-            "use SparseRS, a black-box attack (--attack sparse-rs)"
+            f"use {BLACK_BOX}"
         ) from error
     if g is None:
         raise NoGradientError(NO_GRADIENT)
@@ -233,9 +234,10 @@ def _explained(model: Model, x: Tensor, error: Exception) -> SparsePGDError:
             f"the images are {x.dtype}, but the model is {own} ({first_line(error)}); use x.{how} or model.{back}"
         )
     what = f"{type(error).__name__}: {first_line(error)}"
-    return ModelError(
-        f"the model fails on images of shape {tuple(x.shape)}: {what}; check the model and the shape that it expects"
-    )
+    advice = "check the model and the shape that it expects"
+    if x.requires_grad:  # without a gradient, the model took images of this shape before
+        advice = f"check the model; if it has no gradient, use {BLACK_BOX}"
+    return ModelError(f"the model fails on images of shape {tuple(x.shape)}: {what}; {advice}")
 
 
 def working_device(model: Model, x: Tensor) -> torch.device:
