@@ -4,7 +4,6 @@
         --official path/to/sPGD --out benchmarks/results/anneal-prn18-fast-ls.json
     python benchmarks/anneal.py ablation --model zoo:prn18-fast-ls --data heldout.npz --steps 400 --out ...
     python benchmarks/anneal.py structures --model zoo:small-plain --steps 300 --out ...
-    python benchmarks/anneal.py figure benchmarks/results/anneal-*.json --out docs/images/anneal.svg
 
 A pass is one forward pass, with or without the backward pass that belongs to it. The curves come from the attacks
 themselves: the number of robust images against the passes for each image, and against the seconds of the run.
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from anneal_page import by_model
 from inputs import DATA, MODEL, correct, load_images, load_network
 from provenance import add_arguments, head
 from torch import Tensor, nn
@@ -94,9 +92,6 @@ def arguments() -> argparse.Namespace:
     work.choices["run"].add_argument("--official-steps", type=int, default=300)
     work.choices["ablation"].add_argument("--steps", type=int, default=400)
     work.choices["structures"].add_argument("--steps", type=int, default=300)
-    figure = work.add_parser("figure")
-    figure.add_argument("records", type=Path, nargs="+")
-    figure.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
@@ -201,44 +196,8 @@ def structures(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor)
                 yield {"pattern": pattern, "attack": name, "steps": args.steps, **timed(attack, model, x, y, seed)}
 
 
-def figure(args: argparse.Namespace) -> None:
-    """Robust accuracy over passes (above) and over seconds (below), one column for each model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    models = by_model([json.loads(file.read_text()) for file in args.records])
-    records = [{**each[0], "runs": [row for one in each for row in one["runs"]]} for each in models.values()]
-    grid, panels = pyplot.subplots(2, len(records), figsize=(4.2 * len(records), 6.4), squeeze=False, sharey="col")
-    every = list(dict.fromkeys(row["attack"].removeprefix("official ") for one in records for row in one["runs"]))
-    for record, (above, below) in zip(records, panels.T, strict=True):
-        for name in dict.fromkeys(row["attack"] for row in record["runs"]):
-            number = every.index(name.removeprefix("official "))  # the authors' code in the colour of ours
-            for again, row in enumerate(row for row in record["runs"] if row["attack"] == name):
-                ends = {"passes": (row["length"] + 1, row["left"]), "clock": (row["seconds"], row["left"])}
-                for panel, what in ((above, "passes"), (below, "clock")):
-                    curve = row.get(what) or [ends[what]]  # for the authors' code only the end is known
-                    xs = [max(point[0], 0.05) for point in curve]
-                    ys = [100 * point[1] / row["images"] for point in curve]
-                    style: dict[str, Any] = {"marker": "o", "ms": 4} if len(curve) == 1 else {"drawstyle": "steps-post"}
-                    panel.plot(xs, ys, f"C{number}", label=None if again else name, **style)
-        above.set(
-            xscale="log", xlim=(1, None), title=f"{record['model']}, k = {record['k']}", xlabel="passes for each image"
-        )
-        below.set(xscale="log", xlabel=f"seconds ({record['hardware']})")
-    for panel in panels[:, 0]:
-        panel.set_ylabel("robust accuracy (%)")
-    lines = {line.get_label(): line for panel in panels[0] for line in panel.get_lines() if line.get_label()[0] != "_"}
-    grid.tight_layout(rect=(0, 0.08, 1, 1))
-    grid.legend(lines.values(), lines, loc="lower center", ncols=6, fontsize=9, frameon=False)
-    grid.savefig(args.out)
-
-
 def main() -> None:
     args = arguments()
-    if args.work == "figure":
-        return figure(args)
     model = load_network(args.model).to(args.device)
     x, y = load_images(args.data, args.n).to(args.device)
     record = {**head(args, x, y), "model": args.name or args.model, "k": args.k, "runs": []}

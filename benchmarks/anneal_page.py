@@ -1,8 +1,10 @@
-"""The measurements of anneal.py, as docs/anneal.md shows them."""
+"""The measurements of anneal.py, as docs/anneal.md shows them: tables, and a figure."""
 
 from typing import Any
 
-from records import Record, Records
+from records import Record, Records, hardware
+
+from sparsepgd.report.style import colour, dash, figure_style, new_figure, svg
 
 MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes
 
@@ -51,3 +53,54 @@ def _reached(run: Record, mark: int) -> int | None:
     if "passes" not in run:
         return run["left"] if mark == run["length"] else None
     return min(left for passes, left in run["passes"] if passes <= mark)
+
+
+# Figures
+
+
+NAMES = (  # in the order of their colours; the authors' code has the colour of ours
+    "anneal", "spgd-unprojected", "spgd-projected", "saa+", "sparse-rs", "cluster-rs", "saa", "sigma-zero", "l1-apgd",
+    "cw-l0",
+)  # fmt: skip
+OFFICIAL = "official "
+LEAST = 0.05  # seconds
+
+
+def curves(records: Records) -> dict[str, bytes]:
+    """The figure of all models that were attacked on the same images, as SVG, by the name of its file."""
+    models = by_model(annealed(records, "run"))
+    return {"anneal.svg": svg(_figure(models))} if models else {}
+
+
+def _figure(models: dict[str, list[Record]]) -> Any:
+    """Robust accuracy over passes (above) and over seconds (below), a column for each model."""
+    with figure_style():
+        drawn = new_figure(3.4 * len(models) + 0.4, 6.4)
+        panels = drawn.subplots(2, len(models), squeeze=False, sharey="col")
+        for (above, below), (model, found) in zip(panels.T, models.items(), strict=True):
+            for run in (run for record in found for run in record["runs"] if run["images"] == found[0]["images"]):
+                _draw(above, run, run.get("passes") or [(run["length"] + 1, run["left"])])
+                _draw(below, run, run.get("clock") or [(run["seconds"], run["left"])])
+            above.set(xscale="log", xlim=(1, None), title=f"{model}, k = {found[0]['k']}", xlabel="passes per image")
+            below.set(xscale="log", xlabel=f"seconds ({hardware(found[0])})")
+        for panel in panels[:, 0]:
+            panel.set_ylabel("robust accuracy, %")
+        lines = {line.get_label(): line for panel in panels[0] for line in panel.get_lines()}
+        order = sorted(lines, key=lambda name: (name.startswith(OFFICIAL), NAMES.index(name.removeprefix(OFFICIAL))))
+        drawn.legend([lines[name] for name in order], order, loc="outside lower center", ncols=4)
+    return drawn
+
+
+def _draw(panel: Any, run: Record, curve: list[tuple[float, int]]) -> None:
+    """A curve, or a mark where only the end is known: for the authors' code."""
+    number = NAMES.index(run["attack"].removeprefix(OFFICIAL))
+    style: dict[str, Any] = {
+        "drawstyle": "steps-post",
+        "ls": dash(number),
+        "lw": 2.4 if run["attack"] == "anneal" else 1.4,
+    }
+    if len(curve) == 1:
+        style = {"ls": "", "marker": "D", "ms": 5, "mfc": "none"}
+    x, left = zip(*curve, strict=True)
+    y = [100 * count / run["images"] for count in left]
+    panel.plot([max(one, LEAST) for one in x], y, color=colour(number), label=run["attack"], **style)

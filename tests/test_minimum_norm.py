@@ -248,5 +248,5 @@ def test_the_page_says_who_used_more_passes_than_the_others_had(pages: Any, numb
 
 def test_every_record_has_its_figure(pages: Any) -> None:
     names = pages.figures(pages.Records.read())
-    assert {"minimum-norm-small-300.svg", "results-ratio-small.svg"} <= names.keys()
+    assert {"anneal.svg", "minimum-norm-small-300.svg", "results-ratio-small.svg"} <= names.keys()
     assert [name for name in names if not (pages.IMAGES / name).is_file()] == [], "run python benchmarks/pages.py"
