@@ -105,7 +105,8 @@ def recorded(name: str, card: zoo.Card, new: list[zoo.Figure], run: Any, args: a
     here = {zoo.Figure(**one).key for one in record["robust"]} | {one.key for one in new}
     record["robust"] = [asdict(one) for one in card.robust if subject or one.key in here]
     record["commands"] = list(dict.fromkeys([*record["commands"], command()]))
-    record["commit of attacks"] = commit()
+    commits = [*record.get("commit of attacks", "").split(", "), commit()]
+    record["commit of attacks"] = ", ".join(dict.fromkeys(one for one in commits if one))
     record["hardware of attacks"] = sorted({*record.get("hardware of attacks", ()), run.environment["hardware"]})
     time = "seconds of attacks" if subject else "seconds"
     record[time] = round(record.get(time, 0) + run.seconds, 1)
