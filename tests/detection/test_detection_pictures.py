@@ -38,8 +38,8 @@ def test_before_is_on_the_left_and_after_on_the_right(tmp_path: Path) -> None:
     assert picture.shape == (3, SIZE, 2 * SIZE + 6)
     assert torch.equal(picture[..., :SIZE], (x[0] * 255).round().to(torch.uint8))
     assert torch.equal(picture[..., -SIZE:], (x[1] * 255).round().to(torch.uint8))
-    save_image(picture, tmp_path / "both.png")
-    with Image.open(tmp_path / "both.png") as file:
+    save_image(picture, tmp_path / "sub" / "both.png")
+    with Image.open(tmp_path / "sub" / "both.png") as file:
         assert torch.equal(torch.from_numpy(np.array(file)).permute(2, 0, 1), picture)
 
 

@@ -145,7 +145,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with Folder(folder).locked(), pytest.raises(UnsupportedError, match="another process is using"):
         start(folder)
-    start(folder)
+    assert start(folder).finished
 
 
 def test_a_disk_that_fills_up_at_the_end_costs_nothing_that_was_computed(tmp_path: Path, monkeypatch) -> None:
@@ -159,7 +159,7 @@ def test_a_disk_that_fills_up_at_the_end_costs_nothing_that_was_computed(tmp_pat
     last = done.stderr.splitlines()[-1]
     assert "r/adversarial.safetensors cannot be written: File too large; free some space and run" in last
     monkeypatch.setattr(runs, "attack_chunk", None)  # all that is left to do is to merge
-    start(tmp_path / "r")
+    assert start(tmp_path / "r").finished
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

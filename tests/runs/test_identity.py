@@ -102,7 +102,7 @@ def test_a_run_that_never_got_anywhere_blocks_no_other(tmp_path: Path) -> None:
     model, data = problem()
     with pytest.raises(SparsePGDError, match="k=500 pixels"):
         runs.run(tmp_path, sp.SparsePGD(sp.Budget(k=500), steps=2), model, data)
-    start(tmp_path)
+    assert start(tmp_path).finished
 
 
 @pytest.mark.parametrize("done", [1, None])
@@ -131,7 +131,7 @@ def test_answers_that_differ_by_round_off_are_the_same_model(tmp_path: Path) -> 
     assert len(content["answers"]) == 2
     content["answers"] = [[value * 1.0003 for value in row] for row in content["answers"]]
     head.write_text(json.dumps(content))
-    start(tmp_path)
+    assert start(tmp_path).finished
 
 
 def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_folder_from_before_answers_were_kept_goes_on(tmp_path: Path) -> None:
     content = json.loads(head.read_text())
     del content["answers"]
     head.write_text(json.dumps(content))
-    start(tmp_path)
+    assert start(tmp_path).finished
 
 
 def test_a_randomised_model_is_not_held_to_its_answers(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_run_from_before_that_digest_goes_on_where_torch_is_the_same(
     with monkeypatch.context() as old:
         old.setattr(identity, "model_digests", lambda model: {"sha256": identity.model_digest(model)})
         start(tmp_path, stop_after=done)
-    start(tmp_path)
+    assert start(tmp_path).finished
     assert set(load(tmp_path).configuration["model"]) == {"name", "sha256"}  # its chunks were kept
     assert audit(tmp_path, problem()[0]).sound
     with pytest.raises(UnsupportedError, match=r"model\.sha256 is"):
