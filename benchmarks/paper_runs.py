@@ -26,7 +26,6 @@ import multiprocessing
 import re
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -173,9 +172,11 @@ def submitted(pool: ProcessPoolExecutor, order: Order, names: list[str]) -> dict
     return futures
 
 
-def selected(order: Order, part: Part) -> bool:
-    chosen = {"row": order.rows, "column": order.columns, "section": order.sections}
-    return all(not names or getattr(part, field, None) in names for field, names in chosen.items())
+def selected(order: Order, cell: Part | Number, *more: str) -> bool:
+    """Whether a part or a number is in the rows, columns (or `more` ones) and sections that were asked for."""
+    columns = order.columns and (*order.columns, *more)
+    chosen = {"row": order.rows, "column": columns, "section": order.sections}
+    return all(not names or getattr(cell, field, None) in names for field, names in chosen.items())
 
 
 def turn(part: Part) -> tuple[bool, int, int]:
@@ -195,7 +196,8 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if order.columns or order.sections:
-        outcome = replace(outcome, numbers=chosen_numbers(order, outcome.numbers))
+        numbers = [number for number in outcome.numbers if selected(order, number, "clean")]
+        outcome = replace(outcome, numbers=numbers)
     if missing and any(one.here is None for one in outcome.numbers):
         dash = "a dash means that the run "
         dash += "was not asked for or " * bool(order.rows or order.columns or order.sections)
@@ -226,12 +228,6 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
 
 
 FIELDS = ("hardware", "python", "torch", "sparsepgd")
-
-
-def chosen_numbers(order: Order, numbers: Sequence[Number]) -> list[Number]:
-    """The numbers of the rows, columns and sections that were asked for, with the clean accuracy."""
-    chosen = {"row": order.rows, "column": order.columns and ("clean", *order.columns), "section": order.sections}
-    return [one for one in numbers if all(not names or getattr(one, field) in names for field, names in chosen.items())]
 
 
 def distinct(values: Any) -> str:
