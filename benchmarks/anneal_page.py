@@ -7,6 +7,12 @@ from records import Record, Records, hardware
 from sparsepgd.report.style import colour, dash, figure_style, new_figure, svg
 
 MARKED = (30, 100, 300, 1000, 1600, 6000, 10_000)  # passes
+NAMES = (  # in the order of their colours; the authors' code has the colour of ours
+    "anneal", "spgd-unprojected", "spgd-projected", "saa+", "sparse-rs", "cluster-rs", "saa", "sigma-zero", "l1-apgd",
+    "cw-l0",
+)  # fmt: skip
+OFFICIAL = "official "
+LEAST = 0.05  # seconds, on a logarithmic axis
 
 
 def annealed(records: Records, kind: str) -> list[Record]:
@@ -55,18 +61,7 @@ def _reached(run: Record, mark: int) -> int | None:
     return min(left for passes, left in run["passes"] if passes <= mark)
 
 
-# Figures
-
-
-NAMES = (  # in the order of their colours; the authors' code has the colour of ours
-    "anneal", "spgd-unprojected", "spgd-projected", "saa+", "sparse-rs", "cluster-rs", "saa", "sigma-zero", "l1-apgd",
-    "cw-l0",
-)  # fmt: skip
-OFFICIAL = "official "
-LEAST = 0.05  # seconds
-
-
-def curves(records: Records) -> dict[str, bytes]:
+def figure(records: Records) -> dict[str, bytes]:
     """The figure of all models that were attacked on the same images, as SVG, by the name of its file."""
     models = by_model(annealed(records, "run"))
     return {"anneal.svg": svg(_figure(models))} if models else {}
@@ -94,13 +89,10 @@ def _figure(models: dict[str, list[Record]]) -> Any:
 def _draw(panel: Any, run: Record, curve: list[tuple[float, int]]) -> None:
     """A curve, or a mark where only the end is known: for the authors' code."""
     number = NAMES.index(run["attack"].removeprefix(OFFICIAL))
-    style: dict[str, Any] = {
-        "drawstyle": "steps-post",
-        "ls": dash(number),
-        "lw": 2.4 if run["attack"] == "anneal" else 1.4,
-    }
-    if len(curve) == 1:
-        style = {"ls": "", "marker": "D", "ms": 5, "mfc": "none"}
+    style: dict[str, Any] = {"ls": "", "marker": "D", "ms": 5, "mfc": "none"}
+    if len(curve) > 1:
+        width = 2.4 if run["attack"] == "anneal" else 1.4
+        style = {"drawstyle": "steps-post", "ls": dash(number), "lw": width}
     x, left = zip(*curve, strict=True)
     y = [100 * count / run["images"] for count in left]
     panel.plot([max(one, LEAST) for one in x], y, color=colour(number), label=run["attack"], **style)

@@ -104,7 +104,7 @@ def written(page: str, records: Records) -> str:
 
 def figures(records: Records) -> dict[str, bytes]:
     """The figures drawn from records, by file name."""
-    return paper.drawn(records) | minimum_norm_page.curves(records) | anneal_page.curves(records)
+    return paper.drawn(records) | minimum_norm_page.curves(records) | anneal_page.figure(records)
 
 
 def main() -> str | None:
