@@ -56,7 +56,7 @@ def test_a_recipe_makes_settings(file: Path) -> None:
 def test_a_quick_recipe_starts_from_a_fresh_network_from_another_quick_recipe_or_from_the_zoo(file: Path) -> None:
     kind, _, place = read(file)["model"].partition(":")
     starts = [(RECIPES / "quick" / f"{Path(place).name}.toml") in QUICK, kind == "zoo" and place in zoo.names()]
-    assert kind in ("preact_resnet18", "clamped_preact_resnet18") or any(starts)
+    assert kind in ("preact_resnet18", "wide_resnet28_5") or any(starts)
 
 
 def test_subjects_start_from_the_plain_one() -> None:
@@ -137,10 +137,10 @@ def test_one_number_is_enough_where_several_are_taken() -> None:
     assert assignments(['others=["1 row", "2 patch:3x4"]']) == {"others": ("1 row", "2 patch:3x4")}
 
 
-def test_the_activation_of_a_fresh_network_may_be_part_of_its_name() -> None:
+def test_the_wide_network_is_made_by_its_recipe() -> None:
     x, y = torch.rand(4, 3, 32, 32), torch.arange(4)
-    made = inputs.network("clamped_preact_resnet18:relu", inputs.Datasets("d", (x, y)), 0)
-    assert (made.architecture, made.arguments) == ("clamped_preact_resnet18", {"num_classes": 4, "activation": "relu"})
+    made = inputs.network(read(RECIPES / "quick" / "cifar10-wide-plain.toml")["model"], inputs.Datasets("d", (x, y)), 0)
+    assert (made.architecture, made.arguments) == ("wide_resnet28_5", {"num_classes": 4, "activation": "softplus"})
 
 
 NEW = [

@@ -6,7 +6,7 @@ from torch import nn
 
 from sparsepgd.errors import ShapeError, UnsupportedError
 from sparsepgd.problem.lean import Affine, lean
-from sparsepgd.zoo import PreActResNet, clamped_preact_resnet18, preact_resnet18, small_preact_resnet
+from sparsepgd.zoo import PreActResNet, preact_resnet18, small_preact_resnet, wide_resnet28_5
 from sparsepgd.zoo.normalise import KNOWN, Normalised
 
 TINY = {"widths": (4, 8), "blocks": (1, 2)}
@@ -18,7 +18,7 @@ def count(network: nn.Module) -> int:
 
 @pytest.mark.parametrize(
     "build",
-    [preact_resnet18, small_preact_resnet, clamped_preact_resnet18],
+    [preact_resnet18, small_preact_resnet, wide_resnet28_5],
 )
 @pytest.mark.parametrize("num_classes", [10, 43])
 def test_logits_have_one_row_an_image_and_one_column_a_class(build, num_classes):
@@ -54,6 +54,12 @@ def test_number_of_parameters(activation):
 def test_small_network_fits_into_two_megabytes():
     state = small_preact_resnet().state_dict()
     assert sum(value.numel() * value.element_size() for value in state.values()) < 2_000_000
+
+
+def test_the_wide_network_fits_into_the_weights_of_the_repository_in_half_precision():
+    with torch.device("meta"):
+        state = wide_resnet28_5().half().state_dict()
+    assert sum(value.numel() * value.element_size() for value in state.values()) < 25_000_000
 
 
 @pytest.mark.parametrize("activation", ["relu", "softplus"])

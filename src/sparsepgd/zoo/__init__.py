@@ -1,12 +1,11 @@
 """Networks, the shipped models with their cards, and the bundled images."""
 
-from sparsepgd.zoo.clamp import NeighbourClamp
 from sparsepgd.zoo.networks import (
     PreActResNet,
-    clamped_preact_resnet18,
     digits_resnet,
     preact_resnet18,
     small_preact_resnet,
+    wide_resnet28_5,
     wide_resnet28_10,
 )
 from sparsepgd.zoo.places import FULL_SIZE, Place
@@ -31,14 +30,12 @@ __all__ = [
     "FULL_SIZE",
     "Card",
     "Figure",
-    "NeighbourClamp",
     "Place",
     "PreActResNet",
     "ResNet",
     "bundled_images",
     "bundled_names",
     "card",
-    "clamped_preact_resnet18",
     "digits_resnet",
     "known",
     "load",
@@ -49,5 +46,6 @@ __all__ = [
     "small_preact_resnet",
     "vgg11",
     "where",
+    "wide_resnet28_5",
     "wide_resnet28_10",
 ]

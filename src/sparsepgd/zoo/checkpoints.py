@@ -126,7 +126,7 @@ def activation_of(state: State) -> str | None:
     """
     normal = torch.special.ndtri((torch.arange(101) + 0.5) / 101)  # quantiles instead of random numbers
     misses = dict.fromkeys(ACTIVATIONS, 0.0)
-    blocks = [key.removesuffix("bn2.running_mean") for key in state if re.search(r"\blayer.*bn2\.running_mean$", key)]
+    blocks = [key.removesuffix("bn2.running_mean") for key in state if re.fullmatch(r"layer.*bn2\.running_mean", key)]
     for block in blocks:
         names = ("bn1.weight", "bn1.bias", "conv1.weight", "bn2.running_mean")
         if any(block + name not in state for name in names):

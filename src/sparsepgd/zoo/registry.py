@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from sparsepgd.errors import SourceError, UnsupportedError, first_line
 from sparsepgd.validation import checked
 from sparsepgd.zoo.networks import (
-    clamped_preact_resnet18,
     digits_resnet,
     preact_resnet18,
     small_preact_resnet,
+    wide_resnet28_5,
     wide_resnet28_10,
 )
 from sparsepgd.zoo.places import FULL_SIZE, VARIABLE, Place, package, places
@@ -36,8 +36,8 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet34": resnet34,
     "vgg11": vgg11,
+    "wide_resnet28_5": wide_resnet28_5,
     "wide_resnet28_10": wide_resnet28_10,
-    "clamped_preact_resnet18": clamped_preact_resnet18,
 }
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = "cifar10_test_500"
