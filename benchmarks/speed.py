@@ -6,17 +6,20 @@
     python benchmarks/speed.py saa --model zoo:NAME --data ... --out benchmarks/results/saa-NAME.json
     python benchmarks/speed.py ratio --model zoo:NAME --data ... --out benchmarks/results/ratio-NAME.json
     python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
+    python benchmarks/speed.py profile -n 73 --k 200 --steps 60 --out benchmarks/results/profile-resnet34.json
     python benchmarks/speed.py epoch --data cifar10.npz --out benchmarks/results/epoch-prn18.json
 
 `spgd bench` does the same as `side-by-side` for any model; here sPGD runs on all images and Sparse-RS on half of them.
-`ratio` is the cost of a step as a multiple of the bare model's; `large` is the same for a ResNet-34 with random
-weights, 1,000 classes and images of 224x224. `epoch` trains by recipes/quick/cifar10-strades.toml, ten steps of sPGD
-for each batch, on the training images of the file.
+`ratio` is the cost of a step as a multiple of the bare model's. `large` is the same for a ResNet-34 with random
+weights, 1,000 classes and images of 224x224; `profile` lists the time of its kernels. `epoch` trains by
+recipes/quick/cifar10-strades.toml, ten steps of sPGD for each batch, on the training images of the file.
 """
 
 import argparse
 import dataclasses
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,6 +45,7 @@ RECIPE = ROOT / "recipes" / "quick" / "cifar10-strades.toml"
 EPOCHS = 4  # of training; the first one compiles and is not counted
 CALLS = 60  # of the bare model on a CPU
 REPEATS = 3  # of each timing of `ratio`
+LONGEST = 40  # kernels of `profile`
 
 
 def arguments() -> argparse.Namespace:
@@ -66,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", help="default: fp16 on a GPU, as for an attack")
     add_arguments(parser)
     args = parser.parse_args()
-    if args.work == "large":
+    if args.work in ("large", "profile"):
         args.name, args.data_name = f"resnet34, {args.stem} stem, random weights", MADE
     elif args.work == "epoch" and args.data:
         args.name = "preact_resnet18"
@@ -198,14 +202,8 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
     model is timed between the two runs. Results are medians of three repetitions. On a CPU, processor time is measured,
     which other work affects less.
     """
-    budget, y, rows = sp.Budget(k=args.k, eps=1e-6), model_says(model, x), []
-    attacks = (
-        lambda steps: sp.SparseAnneal(budget, steps),
-        lambda steps: sp.SparsePGD(budget, steps),
-        lambda steps: sp.SparseRS(budget, steps),
-        lambda steps: sp.ClusterRS(budget, steps),
-    )
-    for make in attacks:
+    y, rows = model_says(model, x), []
+    for make in attacks(args):
         engine, gradient = Engine(args.precision), make(args.steps).needs_gradient
         once(model, x, y, make(args.steps), engine, args.batch_size)  # warms up
         found = []
@@ -223,6 +221,35 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
         rows.append({**row, "batch": batch, "memory": memory, "left": left, "meter": dataclasses.asdict(meter)})
         print(rows[-1], flush=True)
     return {"rows": rows, "precision": args.precision, "steps": args.steps, "shape": list(x.shape[1:])}
+
+
+def attacks(args: argparse.Namespace) -> list[Callable[[int], Any]]:
+    """Attacks that fool no image, from their number of steps."""
+    budget = sp.Budget(k=args.k, eps=1e-6)
+    kinds = (sp.SparseAnneal, sp.SparsePGD, sp.SparseRS, sp.ClusterRS)
+    return [partial(kind, budget) for kind in kinds]
+
+
+def profile(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Microseconds per step of each kernel, those of the model included, in a run of each attack."""
+    y, rows = model_says(model, x), []
+    for make in attacks(args):
+        attack = make(args.steps)
+        once(model, x, y, attack, Engine(args.precision), len(x))  # warms up
+        kinds = [torch.profiler.ProfilerActivity.CUDA if x.is_cuda else torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=kinds) as seen:
+            _, seconds, meter, _ = once(model, x, y, attack, Engine(args.precision), len(x))
+        kernels = [
+            {"kernel": one.key, "calls": one.count / meter.steps, "us": time_of(one) / meter.steps}
+            for one in sorted(seen.key_averages(), key=time_of, reverse=True)[:LONGEST]
+        ]
+        rows.append({"attack": attack.name, "us": 1e6 * seconds / meter.steps, "batch": len(x), "kernels": kernels})
+        print(attack.name, kernels[:3], flush=True)
+    return {"rows": rows, "precision": args.precision, "steps": args.steps, "shape": list(x.shape[1:])}
+
+
+def time_of(kernel: Any) -> float:
+    return kernel.self_device_time_total or kernel.self_cpu_time_total
 
 
 def epoch(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -273,8 +300,11 @@ def bare(args: argparse.Namespace, model: nn.Module, x: Tensor, gradient: bool) 
         return 1e6 * (time.process_time() - start) / CALLS / len(x)
 
 
-WORKS = {"side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio, "epoch": epoch}
-LOADS = {"large": made, "epoch": untrained}  # for works that do not use `load`
+WORKS = {
+    "side-by-side": side_by_side, "growth": growth, "saa": saa, "ratio": ratio, "large": ratio, "profile": profile,
+    "epoch": epoch,
+}  # fmt: skip
+LOADS = {"large": made, "profile": made, "epoch": untrained}  # for works that do not use `load`
 
 
 def main() -> None:

@@ -166,32 +166,39 @@ def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constex
 def _top_k_of_many(  # type: ignore[no-untyped-def]
     SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The same for more values than one block holds: they are read again for each bit."""
+    """The same for more values than one block holds: they are read again for every three bits, a digit from 0 to 7. Each
+    reading counts how many of the values that begin like the smallest chosen one have which digit next, in eight parts
+    of six bits of one number: a place is read at most MOST / PART times."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     SCORE, USABLE, OUT = SCORE + row * n, USABLE + row * n, OUT + row * n
     count = tl.load(COUNT + row).to(tl.int32)
-    last = 0
-    for i in range(31):
-        higher = last | (1 << (30 - i))
-        found = tl.zeros((BLOCK,), tl.int32)
-        for start in range(0, n, BLOCK):
-            found += (_ranked(SCORE, USABLE, start + place, n, MASKED) >= higher).to(tl.int32)
-        last = tl.where(tl.sum(found) >= count, higher, last)
-    usable, larger = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.int32)
+    usable = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, n, BLOCK):
-        bits = _ranked(SCORE, USABLE, start + place, n, MASKED)
-        usable += (bits >= 0).to(tl.int32)
-        larger += (bits > last).to(tl.int32)
+        usable += (_ranked(SCORE, USABLE, start + place, n, MASKED) >= 0).to(tl.int32)
+    last, larger = 0, 0  # the smallest chosen value, and the number of larger ones
+    for i in range(11):
+        shift = 30 - 3 * i
+        counted = tl.zeros((BLOCK,), tl.int64)
+        for start in range(0, n, BLOCK):
+            digit = (_ranked(SCORE, USABLE, start + place, n, MASKED) >> shift) - (last >> shift)
+            alike = (digit >= 0) & (digit < 8)
+            counted += alike.to(tl.int64) << (6 * tl.where(alike, digit, 0))
+        chosen = 0
+        for j in tl.static_range(7, 0, -1):
+            found = tl.sum(((counted >> (6 * j)) & 63).to(tl.int32))
+            enough = (chosen == 0) & (found > 0) & (larger + found >= count)
+            chosen = tl.where(enough, j, chosen)
+            larger += tl.where(chosen == 0, found, 0)
+        last = last | (chosen << shift)
     few = tl.sum(usable) < count
     last = tl.where(few, -1, last)
-    room = count - tl.where(few, tl.sum(usable), tl.sum(larger))
+    room = count - tl.where(few, tl.sum(usable), larger)
     taken = 0
     for start in range(0, n, BLOCK):
         bits = _ranked(SCORE, USABLE, start + place, n, MASKED)
         equal = (bits == last).to(tl.int32)
         enough = taken + tl.cumsum(equal, 0) <= room
-        chosen = (bits > last) | ((bits == last) & enough)
-        tl.store(OUT + start + place, chosen.to(tl.float32), mask=start + place < n)
+        tl.store(OUT + start + place, ((bits > last) | ((bits == last) & enough)).to(tl.float32), mask=start + place < n)
         taken += tl.sum(equal)
 
 
