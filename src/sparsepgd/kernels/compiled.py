@@ -166,9 +166,9 @@ def _top_k(SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constex
 def _top_k_of_many(  # type: ignore[no-untyped-def]
     SCORE, USABLE, COUNT, OUT, n, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The same for more values than one block holds: they are read again for every three bits, a digit from 0 to 7. Each
-    reading counts how many of the values that begin like the smallest chosen one have which digit next, in eight parts
-    of six bits of one number: a place is read at most MOST / PART times."""
+    """The same for more values than one block holds: they are read again for every three bits, a digit from 0 to 7. Of
+    the values that begin like the smallest chosen one, those with each next digit are counted: eight counts of six
+    bits in one number, because a place has at most MOST / PART values."""
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     SCORE, USABLE, OUT = SCORE + row * n, USABLE + row * n, OUT + row * n
     count = tl.load(COUNT + row).to(tl.int32)
@@ -183,13 +183,13 @@ def _top_k_of_many(  # type: ignore[no-untyped-def]
             digit = (_ranked(SCORE, USABLE, start + place, n, MASKED) >> shift) - (last >> shift)
             alike = (digit >= 0) & (digit < 8)
             counted += alike.to(tl.int64) << (6 * tl.where(alike, digit, 0))
-        chosen = 0
+        most = 0
         for j in tl.static_range(7, 0, -1):
             found = tl.sum(((counted >> (6 * j)) & 63).to(tl.int32))
-            enough = (chosen == 0) & (found > 0) & (larger + found >= count)
-            chosen = tl.where(enough, j, chosen)
-            larger += tl.where(chosen == 0, found, 0)
-        last = last | (chosen << shift)
+            here = (most == 0) & (found > 0) & (larger + found >= count)
+            most = tl.where(here, j, most)
+            larger += tl.where(most == 0, found, 0)
+        last = last | (most << shift)
     few = tl.sum(usable) < count
     last = tl.where(few, -1, last)
     room = count - tl.where(few, tl.sum(usable), larger)
@@ -198,7 +198,8 @@ def _top_k_of_many(  # type: ignore[no-untyped-def]
         bits = _ranked(SCORE, USABLE, start + place, n, MASKED)
         equal = (bits == last).to(tl.int32)
         enough = taken + tl.cumsum(equal, 0) <= room
-        tl.store(OUT + start + place, ((bits > last) | ((bits == last) & enough)).to(tl.float32), mask=start + place < n)
+        chosen = (bits > last) | ((bits == last) & enough)
+        tl.store(OUT + start + place, chosen.to(tl.float32), mask=start + place < n)
         taken += tl.sum(equal)
 
 
