@@ -60,11 +60,14 @@ def suggest(text: str) -> None:
 
 
 def one_model(
-    model: str, data: str, n: int | None, device: torch.device, *, choose: str | None, **how: Any
+    model: str, data: str, n: int | None, default: int, device: torch.device, *, choose: str | None, **how: Any
 ) -> tuple[Source, Data]:
-    """A model by its name and the images as it takes them, both on `device`; warns where class names differ. `how`:
-    size, weights, trust and normalise, as for `load_pairs`."""
-    pairs = load_pairs([model], data, n, choose=options.choice(choose), device=device, **how)
+    """A model by its name and the images as it takes them, both on `device`; warns where class names differ.
+    `default`: the number of images if `n` is None, or all if there are fewer. `how`: size, weights, trust and
+    normalise, as for `load_pairs`."""
+    pairs = load_pairs(
+        [model], data, n or default, choose=options.choice(choose), fewer=n is None, device=device, **how
+    )
     warn_of_classes(pairs)
     ((source, images),) = pairs
     return replace(source, model=source.model.to(device).eval()), images

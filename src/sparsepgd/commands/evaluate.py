@@ -38,7 +38,6 @@ from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
-from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 
 Pairs = Sequence[tuple[Source, Data]]  # models, each with its images
@@ -168,9 +167,10 @@ def verify(
     record = load(folder)  # raises before the model is loaded
     how: dict[str, Any] = {"weights": weights, "trust": trust, "normalise": normalise}
     if data is not None:
-        count = min(record.images, images_in(data))  # too few images are refused by the audit
-        pairs = load_pairs([model], data, count, size=size, choose=options.choice(choose), device=where, **how)
-        source, images = pairs[0]
+        pairs = load_pairs(
+            [model], data, record.images, size=size, choose=options.choice(choose), fewer=True, device=where, **how
+        )
+        source, images = pairs[0]  # too few images are refused by the audit
     elif choose is not None or size is not None:
         raise UnsupportedError("--choose and --size describe the images of --data; add --data or omit them")
     else:
