@@ -318,6 +318,24 @@ def test_with_json_warnings_go_to_stderr_too(tmp_path: Path) -> None:
     assert "warning: mine: class" in done.stderr
 
 
+def test_with_json_what_a_model_prints_goes_to_stderr(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "from sparsepgd import zoo\n"
+        "print('imported')\n"
+        "def make():\n"
+        "    print('made')\n"
+        "    model = zoo.load('small-plain')\n"
+        "    model.register_forward_hook(lambda *_: print('asked'))\n"
+        "    return model\n"
+    )
+    words = ("evaluate", "--model", "m.py:make", "-n", "2", "--steps", "2", "--attack", "spgd", "--no-save")
+    done = spgd(*words, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)[0]["images"] == 2
+    assert all(word in done.stderr for word in ("imported\n", "made\n", "asked\n"))
+    after = spgd(*words, cwd=tmp_path)
+    assert "asked\n" in after.stdout, "only with --json"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_examples_that_parse(name: str) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
