@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor, nn
 
-from sparsepgd import options, tables
+from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.sanity import Notice
 from sparsepgd.analysis.summary import counted, describe_budget, length
 from sparsepgd.distributed import joined
@@ -148,7 +148,7 @@ def evaluate(
         model = Extracted(model, logits) if isinstance(model, nn.Module) else lambda x: logits(inner(x))
     attacker = _attacker(attack, budget, steps, queries)
     about = About(class_names=tuple(map(str, class_names)), command=command)
-    folder, kept = None if out is None else Path(out), list[Tensor]()
+    folder, kept = atomic.folder(out), list[Tensor]()
     only_read = folder is not None and (folder / RECORD).is_file()
     with joined() as workers:
         record = runs.run(
