@@ -26,6 +26,10 @@ out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) f
 answer = Console()  # its file is stdout, also while --json redirects sys.stdout
 
 
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C, in words: how to resume."""
+
+
 def only_json(context: typer.Context, asked: bool) -> bool:
     """With --json, stdout is for `print_json` alone: until the command ends, all else goes to stderr, also what the
     code of a model prints."""

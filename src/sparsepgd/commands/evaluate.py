@@ -16,10 +16,10 @@ from sparsepgd.analysis.curves import Smallest
 from sparsepgd.analysis.summary import counted, describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import (
+    Interrupted,
     command,
     command_line,
     device_named,
-    err,
     out,
     print_json,
     progress,
@@ -248,8 +248,7 @@ def _run(
             )  # fmt: skip
     except KeyboardInterrupt:
         resume = "" if folder is None else f"; finished images are in {folder}; run the same command again to resume"
-        err.print(f"interrupted{resume}", soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise Interrupted(f"interrupted{resume}") from None
 
 
 def _conclude(every: Sequence[Evaluation], base: Path | None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from sparsepgd import tables
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import device_named, err, out, progress
+from sparsepgd.commands.common import Interrupted, device_named, out, progress
 from sparsepgd.errors import SourceError, UnsupportedError
 from sparsepgd.report.page import duration
 from sparsepgd.reproduce.jobs import SCALES, Job, scale
@@ -97,8 +97,7 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
         message = f"interrupted; finished runs are in {job.out}; run the same command again to resume"
-        err.print(message, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise Interrupted(message) from None
     _show(one, job, plan.finish(done))
 
 
