@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted, describe_budget, length
+from sparsepgd.analysis.summary import describe_budget, length
 from sparsepgd.distributed import joined
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem import Result, notebook
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
@@ -90,7 +90,8 @@ class Evaluation:
         model, attack = (self.record.configuration[part]["name"] for part in ("model", "attack"))
         (low, high), warnings = self.robust_interval, counted(len(self.warnings), "warnings")
         return (
-            f"Evaluation({model} under {attack}, {self.record.images} images, clean {self.clean_accuracy:.1%}, "
+            f"Evaluation({model} under {attack}, {counted(self.record.images, 'images')}, "
+            f"clean {self.clean_accuracy:.1%}, "
             f"robust {self.robust_accuracy:.1%} ({100 * low:.1f}-{high:.1%}), {warnings})"
         )
 

@@ -8,10 +8,9 @@ from statistics import mean
 from typing import Annotated
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, one_model, out, suggest
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem.engine import PRECISIONS, Precision, cpu_has_bf16
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.problem.shapes import shape_of

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import torch
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.summary import counted, describe_budget, line
+from sparsepgd.analysis.summary import describe_budget, line
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, command_line, device_named, one_model, out, print_json, progress, suggest
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.runs.identity import hardware, plain
 from sparsepgd.search.contract import Attacker
 from sparsepgd.threat import Budget

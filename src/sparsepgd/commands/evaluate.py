@@ -13,7 +13,7 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
-from sparsepgd.analysis.summary import counted, describe_budget
+from sparsepgd.analysis.summary import describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import (
     Interrupted,
@@ -27,7 +27,7 @@ from sparsepgd.commands.common import (
     warn_of_classes,
 )
 from sparsepgd.distributed import Workers, joined
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
 from sparsepgd.evaluation import evaluate as run_evaluation
 from sparsepgd.problem.shapes import shape_of

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sparsepgd import options
-from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import Interrupted, bar, command_line, device_named, out, suggest
 from sparsepgd.distributed import Workers, joined
-from sparsepgd.errors import TrainingWarning, UnsupportedError
+from sparsepgd.errors import TrainingWarning, UnsupportedError, counted
 from sparsepgd.sources.data import NAMES as DATA
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes

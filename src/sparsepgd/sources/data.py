@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.extras import needs
 from sparsepgd.sources import datasets
 from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
@@ -45,7 +45,7 @@ class Data(tuple[Tensor, Tensor]):
     def about(self) -> str:
         """A short description, shown before a run."""
         shape = "x".join(map(str, self.x.shape[1:]))
-        names = f", {len(self.class_names)} classes" if self.class_names else ""
+        names = f", {counted(len(self.class_names), 'classes')}" if self.class_names else ""
         return f"{len(self.x)} of {shape}, labels {int(self.y.min())} to {int(self.y.max())}{names}"
 
     def for_classes(self, names: tuple[str, ...]) -> Data:
