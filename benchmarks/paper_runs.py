@@ -191,14 +191,14 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
     job, plan = planned(replace(order, device="cpu"), name)
     found = [done.get(key(part)) for part in plan.parts]
     here = {key(part): one for part, one in zip(plan.parts, found, strict=True) if one is not None}
-    missing = sum(one is None for one in found)
-    if not here or (missing and not plan.gaps):
+    absent = [part for part, one in zip(plan.parts, found, strict=True) if one is None]
+    if not here or (absent and not plan.gaps):
         return None
     outcome = plan.finish([None if one is None else one.value for one in found])
     if order.columns or order.sections:
         numbers = [number for number in outcome.numbers if selected(order, number, "clean")]
         outcome = replace(outcome, numbers=numbers)
-    if missing and any(one.here is None for one in outcome.numbers):
+    if absent and any(one.here is None for one in outcome.numbers):
         dash = "a dash means that the run "
         dash += "was not asked for or " * bool(order.rows or order.columns or order.sections)
         dash += "did not finish within the time limit"
@@ -221,9 +221,9 @@ def record(order: Order, args: argparse.Namespace, name: str, done: dict[Key, Do
         scale=order.scale.name, steps=job.scale.steps, queries=job.scale.queries, passes=job.scale.passes,
         images=len(first.x), few={column: count for column, count in job.few if count < job.count},
         data=named(first.data), seed=order.seed, **known, processes=args.jobs,
-        seconds=round(sum(one.seconds for one in here.values()), 1), places=places, missing=missing,
-        pictures=list(drawn), models=cards(job, recipe(name)), runs=[run(*pair) for pair in here.items()],
-        notices=sorted(set(notices(here))),
+        seconds=round(sum(one.seconds for one in here.values()), 1), places=places,
+        missing=sum(selected(order, part) for part in absent), pictures=list(drawn), models=cards(job, recipe(name)),
+        runs=[run(*pair) for pair in here.items()], notices=sorted(set(notices(here))),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import sparsepgd as sp
 from sparsepgd import options, zoo
-from sparsepgd.analysis.summary import counted
+from sparsepgd.errors import counted
 
 DOCS = Path(__file__).parent.parent / "docs"
 IMAGES = DOCS / "images"

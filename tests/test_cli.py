@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_a_stopped_run_goes_on_and_ends_like_an_undisturbed_one(
         stdout, stderr = running.communicate(timeout=300)
     assert not (folder / "run.json").exists()
     if how == signal.SIGINT:
-        assert running.returncode == 1
+        assert running.returncode == 130
         assert "robust" not in stdout, "model and data are shown, but no result"
         assert stderr == "interrupted; finished images are in runs/a; run the same command again to resume\n"
     again = spgd(*RUN, cwd=tmp_path)
@@ -224,10 +225,19 @@ def test_a_path_that_the_system_refuses_is_one_line_and_no_success(tmp_path: Pat
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_interrupt_at_any_moment_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+def test_an_interrupt_at_any_moment_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def net():\n    raise KeyboardInterrupt\n")
     done = spgd("evaluate", "--model", "mine.py:net", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_during_the_imports_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    module, function = project["scripts"]["spgd"].split(":")
+    program = f"import {module}; {module}.{function}()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_the_command_alone_shows_its_help(tmp_path: Path) -> None:
@@ -318,6 +328,24 @@ def test_with_json_warnings_go_to_stderr_too(tmp_path: Path) -> None:
     assert "warning: mine: class" in done.stderr
 
 
+def test_with_json_what_a_model_prints_goes_to_stderr(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "from sparsepgd import zoo\n"
+        "print('imported')\n"
+        "def make():\n"
+        "    print('made')\n"
+        "    model = zoo.load('small-plain')\n"
+        "    model.register_forward_hook(lambda *_: print('asked'))\n"
+        "    return model\n"
+    )
+    words = ("evaluate", "--model", "m.py:make", "-n", "2", "--steps", "2", "--attack", "spgd", "--no-save")
+    done = spgd(*words, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)[0]["images"] == 2
+    assert all(word in done.stderr for word in ("imported\n", "made\n", "asked\n"))
+    after = spgd(*words, cwd=tmp_path)
+    assert "asked\n" in after.stdout, "only with --json"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_examples_that_parse(name: str) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
@@ -397,7 +425,7 @@ def test_an_interruption_ends_with_one_line_under_older_versions_of_typer(
     monkeypatch.setattr("sparsepgd.cli.app", interrupted)
     with pytest.raises(SystemExit) as end:
         main()
-    assert end.value.code == 1
+    assert end.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 

@@ -193,6 +193,7 @@ def test_the_defaults_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPa
         ({"attack": "magic"}, "attack 'magic'; use one of "),
         ({"attack": 3}, "3 is not an attack; expected one, e.g. SparsePGD"),
         ({"engine": "fp16"}, r"engine='fp16'; expected an Engine, e.g. Engine\('fp32'\)"),
+        ({"out": 3}, "out=3; expected a folder, e.g. 'runs/mine', or None"),
         ({"chunk": 2.5}, "chunk=2.5; use at least 1 image"),
         ({"chunk": "2"}, "chunk='2'; use at least 1 image"),
         ({"budget": 20}, r"budget=20; expected a Budget, e.g. Budget\(k=20\)"),

@@ -77,7 +77,7 @@ def test_rows_that_are_not_asked_for_are_gaps(driver: Any, tmp_path: Path, monke
     assert {parts[place].row for place in asked} == {"eps=8/255"}
     done = {driver.key(parts[asked[0]]): driver.attack(order, "watermarks", asked[0])}
     record = driver.record(order, args, "watermarks", done)
-    assert record["missing"] == len(parts) - 1
+    assert record["missing"] == len(asked) - 1 < len(parts) - 1, "only what was asked for can be missing"
     assert record["reasons"][-1].startswith("a dash means that the run was not asked for or did not finish")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from sparsepgd.errors import SourceError, SparsePGDError
+from sparsepgd.errors import SourceError, SparsePGDError, UnsupportedError
 
 
 def write(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
@@ -51,6 +51,13 @@ def check(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be written: {error.strerror}; choose another --out") from None
+
+
+def folder(out: str | Path | None) -> Path | None:
+    """The argument `out` as a path."""
+    if not isinstance(out, str | os.PathLike | None):
+        raise UnsupportedError(f"out={out!r}; expected a folder, e.g. 'runs/mine', or None")
+    return None if out is None else Path(out)
 
 
 def _check_kind(path: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 import sparsepgd
 from sparsepgd.commands.attack import attack
 from sparsepgd.commands.bench import measure
-from sparsepgd.commands.common import err, out
+from sparsepgd.commands.common import Interrupted, err, out
 from sparsepgd.commands.compare import compare
 from sparsepgd.commands.detect import detect
 from sparsepgd.commands.evaluate import evaluate, verify
@@ -25,7 +25,7 @@ from sparsepgd.commands.zoo import list_zoo
 from sparsepgd.errors import BudgetError, InputError, SourceError, SparsePGDError, UnsupportedError
 from sparsepgd.problem.compiled import compiling
 
-INTERRUPTED = 130  # the exit code that typer makes of an interrupt
+INTERRUPTED = 130  # typer makes this exit code of an interrupt, too
 DEBUG = "Add --debug to see the traceback of an error."
 COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {  # with a summary and examples
     "evaluate": (
@@ -84,7 +84,7 @@ def common(
 
 
 def main() -> None:
-    """0 done, 1 failed, 2 wrong use. A traceback only with --debug."""
+    """0 done, 1 failed, 2 wrong use, 130 interrupted. A traceback only with --debug."""
     try:
         _main()
     except SystemExit as end:
@@ -119,11 +119,14 @@ def _main() -> None:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
         err.print("interrupted")
-        sys.exit(1)
+        sys.exit(INTERRUPTED)
+    except Interrupted as end:
+        err.print(str(end), soft_wrap=True)
+        sys.exit(INTERRUPTED)
     except Exception as error:  # the classes of typer's errors depend on its version
         if type(error).__name__ == "Abort":  # Ctrl-C in older versions
             err.print("interrupted")
-            sys.exit(1)
+            sys.exit(INTERRUPTED)
         if not hasattr(error, "format_message"):
             raise
         sys.exit(_refuse(error))

@@ -36,6 +36,18 @@ def first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
+def counted(count: int, things: str) -> str:
+    """``1 step``, ``1,000 steps``, ``1 query``."""
+    return f"{count:,} {things if count != 1 else singular(things)}"
+
+
+def singular(things: str) -> str:
+    """The singular of steps, patches, queries and so on."""
+    if things.endswith("ies"):
+        return things.removesuffix("ies") + "y"
+    return things.removesuffix("es") if things.endswith(("ches", "sses")) else things.removesuffix("s")
+
+
 class SparsePGDError(Exception):
     """The base of all errors of this package."""
 

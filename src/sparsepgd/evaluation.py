@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor, nn
 
-from sparsepgd import options, tables
+from sparsepgd import atomic, options, tables
 from sparsepgd.analysis.sanity import Notice
-from sparsepgd.analysis.summary import counted, describe_budget, length
+from sparsepgd.analysis.summary import describe_budget, length
 from sparsepgd.distributed import joined
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem import Result, notebook
 from sparsepgd.problem.engine import Engine
 from sparsepgd.problem.oracle import Model
@@ -90,7 +90,8 @@ class Evaluation:
         model, attack = (self.record.configuration[part]["name"] for part in ("model", "attack"))
         (low, high), warnings = self.robust_interval, counted(len(self.warnings), "warnings")
         return (
-            f"Evaluation({model} under {attack}, {self.record.images} images, clean {self.clean_accuracy:.1%}, "
+            f"Evaluation({model} under {attack}, {counted(self.record.images, 'images')}, "
+            f"clean {self.clean_accuracy:.1%}, "
             f"robust {self.robust_accuracy:.1%} ({100 * low:.1f}-{high:.1%}), {warnings})"
         )
 
@@ -148,7 +149,7 @@ def evaluate(
         model = Extracted(model, logits) if isinstance(model, nn.Module) else lambda x: logits(inner(x))
     attacker = _attacker(attack, budget, steps, queries)
     about = About(class_names=tuple(map(str, class_names)), command=command)
-    folder, kept = None if out is None else Path(out), list[Tensor]()
+    folder, kept = atomic.folder(out), list[Tensor]()
     only_read = folder is not None and (folder / RECORD).is_file()
     with joined() as workers:
         record = runs.run(

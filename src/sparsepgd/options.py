@@ -14,7 +14,7 @@ import torch
 
 from sparsepgd.adapters import outside
 from sparsepgd.analysis import summary
-from sparsepgd.errors import PatternError, UnsupportedError
+from sparsepgd.errors import PatternError, UnsupportedError, counted
 from sparsepgd.problem.engine import COMPILED_ON, Engine
 from sparsepgd.search import registry
 from sparsepgd.search.contract import Attacker
@@ -164,7 +164,7 @@ def length(search: Attacker) -> str:
         return counts
     if isinstance(search, outside.Outside):
         return "its own length"
-    return summary.counted(search.evaluations, "queries")
+    return counted(search.evaluations, "queries")
 
 
 def run_folder(parts: Sequence[object], words: object) -> Path:

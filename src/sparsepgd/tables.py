@@ -12,7 +12,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 
 from sparsepgd.analysis.curves import accuracy_over_k
-from sparsepgd.analysis.summary import Line, Summary, counted
+from sparsepgd.analysis.summary import Line, Summary
+from sparsepgd.errors import counted
 from sparsepgd.report.entries import unbroken
 from sparsepgd.runs.records import Record
 from sparsepgd.zoo import Card
@@ -85,7 +86,7 @@ def compared(lines: Sequence[Line], title: str, caption: str) -> Table:
 
 
 def bare_model(record: dict[str, Any]) -> Table:
-    title = f"{record['model']} alone, {record['hardware']}, {record['threads']} threads"
+    title = f"{record['model']} alone, {record['hardware']}, {counted(record['threads'], 'threads')}"
     table = Table(title=title, title_justify="left")
     for column in ("work", "precision", "batch", "us an image"):
         named = column in ("work", "precision")
@@ -98,7 +99,7 @@ def bare_model(record: dict[str, Any]) -> Table:
 def timed_attacks(record: dict[str, Any]) -> Table:
     caption = (
         f"{counted(record['images'], 'images')}, {record['budget']}, {counted(record['steps'], 'steps')}, "
-        f"{record['queries']} queries; us: per "
+        f"{counted(record['queries'], 'queries')}; us: per "
         "image and step; x: relative to the bare model; out: share of the time outside the model; looks: how often "
         "the host waited; first: the first run, with compilation"
     )

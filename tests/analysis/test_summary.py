@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sparsepgd as sp
-from sparsepgd.analysis.summary import counted, describe_budget, wilson
+from sparsepgd.analysis.summary import describe_budget, wilson
 from sparsepgd.runs.identity import plain
 
 
@@ -23,12 +23,6 @@ def test_wilson_agrees_with_published_values(hits: int, n: int, low: float, high
 
 def test_no_images_leave_everything_open() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize("things", ["images", "steps", "patches", "queries"])
-def test_one_of_them_is_counted_without_an_s(things: str) -> None:
-    one = {"images": "image", "steps": "step", "patches": "patch", "queries": "query"}[things]
-    assert [counted(count, things) for count in (0, 1, 1000)] == [f"0 {things}", f"1 {one}", f"1,000 {things}"]
 
 
 @pytest.mark.parametrize(

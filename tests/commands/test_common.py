@@ -12,10 +12,14 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
+from sparsepgd import zoo
 from sparsepgd.cli import app
 from sparsepgd.commands import common
 from sparsepgd.commands.common import command_line, out
 from sparsepgd.errors import ModelError, ShapeError, SourceError, UnsupportedError
+from sparsepgd.sources.data import KINDS
+from sparsepgd.sources.listings import Listing, Part, of_tensors
+from sparsepgd.speed import bench
 
 MODEL = """
 from sparsepgd import Source, zoo
@@ -126,6 +130,26 @@ def test_numbers_are_not_coloured_and_nothing_is_markup() -> None:
     with out.capture() as seen:
         out.print("[red]3[/red] :smile:")
     assert seen.get() == "[red]3[/red] :smile:\n"
+
+
+@pytest.mark.parametrize("command", ["compare", "bench", "verify"])
+def test_data_are_listed_once(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of a million pictures, or a large npz file, takes long to read."""
+    monkeypatch.setattr(bench, "REPEAT", 0.01)
+    names: list[str] = []
+
+    def few(rest: str, part: Part) -> Listing:
+        names.append(rest)
+        return of_tensors(*zoo.bundled_images(2))
+
+    monkeypatch.setitem(KINDS, "few", few)
+    words = ["--model", "small-plain", "--data", "few:images"]
+    if command == "verify":
+        spgd("evaluate", *words, "--steps", 2, "--attack", "spgd", "--out", tmp_path)
+        words = [str(tmp_path), *words]
+    names.clear()
+    spgd(command, *words, *{"compare": ("--attack", "rs"), "bench": ("--steps", 2)}.get(command, ()))
+    assert names == ["images"]
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "bench"])

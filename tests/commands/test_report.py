@@ -62,7 +62,7 @@ def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.Capt
     attack = sp.SparsePGD(sp.Budget(k=6), 5)
     with killed_after(1):
         runs.run(tmp_path / "half", attack, *problem, chunk=4)
-    with pytest.raises(SourceError, match="half is not finished, 4 images are done"):
+    with pytest.raises(SourceError, match="half is not finished, with 4 images done"):
         report([tmp_path])
     runs.run(tmp_path / "whole", attack, *problem)
     report([tmp_path])

@@ -149,7 +149,7 @@ def test_an_interrupt_says_whether_anything_was_saved(
     monkeypatch.setattr(command, "run_training", interrupted)
     done = spgd("train", "--recipe", "r.toml", "--out", "o")
     words = "finished epochs are in o; run the same command again to resume" if saved else "nothing was saved yet; "
-    assert (done.returncode, done.stderr.startswith(f"interrupted; {words}")) == (1, True)
+    assert (done.returncode, done.stderr.startswith(f"interrupted; {words}")) == (130, True)
 
 
 def test_a_class_that_only_the_images_to_test_on_have_is_known_to_the_network(place: Path, spgd: Spgd) -> None:

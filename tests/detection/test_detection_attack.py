@@ -190,7 +190,7 @@ def test_attacks_that_need_classes_say_so() -> None:
 
 def test_wrong_use_is_named() -> None:
     x, attack = images(3), sp.SparsePGD(sp.Budget(4), 3)
-    with pytest.raises(InputError, match="1 targets for 3 images"):
+    with pytest.raises(InputError, match="1 target for 3 images"):
         attack_detector(attack, identity, x, SCALE[:1], LINEAR)
     with pytest.raises(InputError, match="no images"):
         attack_detector(attack, identity, x[:0], [], LINEAR)

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 import sparsepgd as sp
 from sparsepgd import zoo
-from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.cli import app
-from sparsepgd.errors import SourceError, UnsupportedError, UnusableDeviceError
+from sparsepgd.errors import SourceError, UnsupportedError, UnusableDeviceError, counted
 from sparsepgd.runs import chunks, runs
 from sparsepgd.runs.audit import TIE, audit
 from sparsepgd.runs.folders import load, load_adversarial, sha256

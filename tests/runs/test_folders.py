@@ -112,7 +112,7 @@ def test_a_copied_file_of_another_name_is_no_chunk(tmp_path: Path) -> None:
     start(tmp_path, stop_after=1)
     rows = tmp_path / "partial" / "000000-000004.json"
     rows.with_name("000000-000004 copy.json").write_bytes(rows.read_bytes())
-    with pytest.raises(SourceError, match="is not finished, 4 images are done"):
+    with pytest.raises(SourceError, match="is not finished, with 4 images done"):
         load(tmp_path)
 
 

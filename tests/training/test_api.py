@@ -167,6 +167,8 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs() -> None:
         sp.train(lambda x: x, (x, y), "plain")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="tensorboard=True needs a folder"):
         sp.train(network(), (x, y), "plain", tensorboard=True)
+    with pytest.raises(UnsupportedError, match="out=3; expected a folder"):
+        sp.train(network(), (x, y), "plain", out=3)  # type: ignore[arg-type]
     with pytest.raises(sp.errors.BudgetError, match="k=99 pixels, but a 8x8 image has 64"):
         sp.train(network(), (x, y), "sat", sp.Budget(k=99))
     with torch.inference_mode():

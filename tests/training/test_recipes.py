@@ -33,6 +33,10 @@ def test_the_runs_of_the_paper_have_recipes() -> None:
     assert {read(file)["epochs"] for file in PAPER if file.stem.removeprefix("paper-") in names} == {100}
 
 
+def test_recipes_are_settings_of_spgd_train_and_no_second_training_program() -> None:
+    assert list(RECIPES.rglob("*.py")) == []
+
+
 def test_no_two_recipes_have_the_same_name() -> None:
     """Records and cards name a recipe without its folder."""
     names = [file.stem for file in RECIPES.rglob("*.toml")]

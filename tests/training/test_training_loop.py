@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import sparsepgd as sp
-from sparsepgd.errors import SparsePGDError, TrainingWarning
+from sparsepgd.errors import ModelError, SparsePGDError, TrainingWarning
 from sparsepgd.training import api
 from sparsepgd.training.data import images
 from sparsepgd.training.loop import Run, rate
@@ -47,6 +47,26 @@ def test_the_host_waits_for_the_device_once_an_epoch(method: str, monkeypatch: p
     monkeypatch.setattr(Tensor, "tolist", real)
     assert len(looks) == 1
     assert run.state.iteration == 3
+
+
+def test_an_error_of_the_optimiser_is_not_one_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = prepared(network(), "plain")
+
+    def fails() -> None:
+        raise RuntimeError("no step")
+
+    monkeypatch.setattr(run.state.optimizer, "step", fails)
+    with pytest.raises(RuntimeError, match=r"^no step$"):
+        run.epoch()
+
+
+def test_an_error_of_the_backward_pass_is_one_of_the_model() -> None:
+    model = network()
+    next(model.parameters()).register_hook(lambda g: g.view(3))
+    with pytest.raises(
+        ModelError, match=r"the model fails on images of shape .*: RuntimeError: shape '\[3\]' is invalid"
+    ):
+        prepared(model, "plain").epoch()
 
 
 class Explosive(nn.Module):

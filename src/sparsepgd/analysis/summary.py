@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sparsepgd.errors import counted, singular
 from sparsepgd.problem import Result
 from sparsepgd.threat import LEVELS, Groups, Pattern
 
@@ -23,22 +24,10 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def counted(count: int, things: str) -> str:
-    """``1 step``, ``1,000 steps``, ``1 query``."""
-    return f"{count:,} {things if count != 1 else singular(things)}"
-
-
 def length(settings: Mapping[str, Any]) -> str:
     """``100 steps, 1,000 queries``, or the part of it that applies to the attack."""
     counts = {unit: settings.get(unit) for unit in ("steps", "queries")}
     return ", ".join(counted(count, unit) for unit, count in counts.items() if isinstance(count, int))
-
-
-def singular(things: str) -> str:
-    """The singular of steps, patches, queries and so on."""
-    if things.endswith("ies"):
-        return things.removesuffix("ies") + "y"
-    return things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
 
 
 def describe_budget(written: object) -> str:

@@ -9,10 +9,10 @@ import torch
 import typer
 
 from sparsepgd import atomic, options
-from sparsepgd.analysis.summary import counted, describe_budget
+from sparsepgd.analysis.summary import describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command_line, device_named, out, progress, suggest
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem import Goal, Targeted, Untargeted
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.runs.identity import plain

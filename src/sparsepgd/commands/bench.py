@@ -8,14 +8,12 @@ from statistics import mean
 from typing import Annotated
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, err, one_model, out, suggest
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem.engine import PRECISIONS, Precision, cpu_has_bf16
 from sparsepgd.problem.oracle import logits_of
 from sparsepgd.problem.shapes import shape_of
-from sparsepgd.sources.data import images_in
 from sparsepgd.speed import bench, rivals
 from sparsepgd.threat import Budget, Pixels
 
@@ -61,11 +59,10 @@ def measure(
         if out_file.suffix == ".png":
             raise UnsupportedError(f"--out {out_file} is where the plot goes; name the record FILE.json")
         atomic.check(out_file)
-    n = n or min(64 if on_cpu else 500, images_in(data))
-    steps = steps or (20 if on_cpu else 300)
+    default, steps = 64 if on_cpu else 500, steps or (20 if on_cpu else 300)
     queries = queries or steps
     source, (x, y) = one_model(
-        model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
+        model, data, n, default, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
     budget = Budget(k=k, pattern=options.pattern(pattern))
     budget.resolve(shape_of(x))

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,20 +23,27 @@ from sparsepgd.sources import Data, Source, load_pairs
 
 # names of models, files and classes are printed as they are: [b] is no markup
 out, err = (Console(stderr=to_err, markup=False, emoji=False, highlight=False) for to_err in (False, True))
+answer = Console()  # its file is stdout, also while --json redirects sys.stdout
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C, in words: how to resume."""
 
 
 def only_json(context: typer.Context, asked: bool) -> bool:
-    """With --json, stdout is for `print_json` alone: until the command ends, all else goes to stderr."""
+    """With --json, stdout is for `print_json` alone: until the command ends, all else goes to stderr, also what the
+    code of a model prints."""
     if asked:
-        out.file = sys.stderr
-        context.call_on_close(partial(setattr, out, "file", None))  # None: whatever sys.stdout is
+        answer.file = sys.stdout
+        context.call_on_close(partial(setattr, answer, "file", None))  # None: whatever sys.stdout is
+        context.with_resource(redirect_stdout(sys.stderr))
     return asked
 
 
 def print_json(value: object) -> None:
     """Of several workers the first one does."""
     if not out.quiet:
-        print(json.dumps(value, indent=1))
+        print(json.dumps(value, indent=1), file=answer.file)
 
 
 def command() -> str:
@@ -60,11 +67,14 @@ def suggest(text: str) -> None:
 
 
 def one_model(
-    model: str, data: str, n: int | None, device: torch.device, *, choose: str | None, **how: Any
+    model: str, data: str, n: int | None, default: int, device: torch.device, *, choose: str | None, **how: Any
 ) -> tuple[Source, Data]:
-    """A model by its name and the images as it takes them, both on `device`; warns where class names differ. `how`:
-    size, weights, trust and normalise, as for `load_pairs`."""
-    pairs = load_pairs([model], data, n, choose=options.choice(choose), device=device, **how)
+    """A model by its name and the images as it takes them, both on `device`; warns where class names differ.
+    `default`: the number of images if `n` is None, or all if there are fewer. `how`: size, weights, trust and
+    normalise, as for `load_pairs`."""
+    pairs = load_pairs(
+        [model], data, n or default, choose=options.choice(choose), fewer=n is None, device=device, **how
+    )
     warn_of_classes(pairs)
     ((source, images),) = pairs
     return replace(source, model=source.model.to(device).eval()), images

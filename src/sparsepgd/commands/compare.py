@@ -11,13 +11,12 @@ from typing import Annotated, Any
 import torch
 
 from sparsepgd import atomic, options, tables
-from sparsepgd.analysis.summary import counted, describe_budget, line
+from sparsepgd.analysis.summary import describe_budget, line
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, command_line, device_named, one_model, out, print_json, progress, suggest
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.runs.identity import hardware, plain
 from sparsepgd.search.contract import Attacker
-from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 
 IMAGES = 24
@@ -64,9 +63,8 @@ def compare(
     if out_file is not None:
         atomic.check(out_file)
     where = device_named(device)
-    n = n or min(IMAGES, images_in(data))
     source, (x, y) = one_model(
-        model, data, n, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
+        model, data, n, IMAGES, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
     )
     how = f"{preset} presets" if equal_cost is None else f"{equal_cost} passes per image"
     head = {"model": source.name, "data": data, "n": len(x), "budget": repr(budget), "how": how, "seed": seed}

@@ -13,14 +13,13 @@ import typer
 from rich.table import Table
 
 from sparsepgd import atomic, options
-from sparsepgd.analysis.summary import counted
 from sparsepgd.baselines.restarts import Repeated
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import command, device_named, out, progress
 from sparsepgd.detection import read_folder
 from sparsepgd.detection.sources import NAMES, load_detector
 from sparsepgd.detection.study import examine, score, side_by_side
-from sparsepgd.errors import BudgetError, UnsupportedError
+from sparsepgd.errors import BudgetError, UnsupportedError, counted
 from sparsepgd.runs.identity import hardware
 from sparsepgd.search import Attack
 from sparsepgd.sources import save_image

@@ -13,13 +13,13 @@ import typer
 from sparsepgd import options, tables, zoo
 from sparsepgd.analysis import sanity
 from sparsepgd.analysis.curves import Smallest
-from sparsepgd.analysis.summary import counted, describe_budget
+from sparsepgd.analysis.summary import describe_budget
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import (
+    Interrupted,
     command,
     command_line,
     device_named,
-    err,
     out,
     print_json,
     progress,
@@ -27,7 +27,7 @@ from sparsepgd.commands.common import (
     warn_of_classes,
 )
 from sparsepgd.distributed import Workers, joined
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.evaluation import QUERIES, STEPS, Evaluation
 from sparsepgd.evaluation import evaluate as run_evaluation
 from sparsepgd.problem.shapes import shape_of
@@ -38,7 +38,6 @@ from sparsepgd.runs.audit import audit
 from sparsepgd.runs.folders import load
 from sparsepgd.search.contract import Attacker
 from sparsepgd.sources import Data, Source, load_model, load_pairs
-from sparsepgd.sources.data import images_in
 from sparsepgd.threat import Budget
 
 Pairs = Sequence[tuple[Source, Data]]  # models, each with its images
@@ -168,9 +167,10 @@ def verify(
     record = load(folder)  # raises before the model is loaded
     how: dict[str, Any] = {"weights": weights, "trust": trust, "normalise": normalise}
     if data is not None:
-        count = min(record.images, images_in(data))  # too few images are refused by the audit
-        pairs = load_pairs([model], data, count, size=size, choose=options.choice(choose), device=where, **how)
-        source, images = pairs[0]
+        pairs = load_pairs(
+            [model], data, record.images, size=size, choose=options.choice(choose), fewer=True, device=where, **how
+        )
+        source, images = pairs[0]  # too few images are refused by the audit
     elif choose is not None or size is not None:
         raise UnsupportedError("--choose and --size describe the images of --data; add --data or omit them")
     else:
@@ -248,8 +248,7 @@ def _run(
             )  # fmt: skip
     except KeyboardInterrupt:
         resume = "" if folder is None else f"; finished images are in {folder}; run the same command again to resume"
-        err.print(f"interrupted{resume}", soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise Interrupted(f"interrupted{resume}") from None
 
 
 def _conclude(every: Sequence[Evaluation], base: Path | None) -> None:

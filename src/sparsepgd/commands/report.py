@@ -10,7 +10,7 @@ import typer
 
 from sparsepgd import atomic
 from sparsepgd.commands.common import out
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, counted
 from sparsepgd.report import PAGE, collect, write_figures, write_page
 from sparsepgd.runs.folders import unfinished
 
@@ -41,4 +41,4 @@ def report(
     out.print(f"report in {page}, {page.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     if figures is not None:
         files = write_figures(entries, figures)
-        out.print(f"{len(files)} figures in {figures}", soft_wrap=True)
+        out.print(f"{counted(len(files), 'figures')} in {figures}", soft_wrap=True)

@@ -9,8 +9,8 @@ import typer
 
 from sparsepgd import tables
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import device_named, err, out, progress
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.commands.common import Interrupted, device_named, out, progress
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.report.page import duration
 from sparsepgd.reproduce.jobs import SCALES, Job, scale
 from sparsepgd.reproduce.parts import Outcome, cost
@@ -83,7 +83,7 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
     price = cost(plan)
     out.print(f"{one.name}: {one.about} ({one.source or 'the paper'}), scale {job.scale.name}")
     out.print(
-        f"cost     {price.parts} runs, at most about {price.passes:,} passes, "
+        f"cost     {counted(price.parts, 'runs')}, at most about {price.passes:,} passes, "
         f"{duration(price.seconds)} here ({price.milliseconds:.2f} ms per pass, measured now); "
         "finished runs are reused",
         soft_wrap=True,
@@ -97,8 +97,7 @@ def _make(one: Recipe, job: Job, dry: bool, quiet: bool) -> None:
                 done.append(part.run(job, report))
     except KeyboardInterrupt:
         message = f"interrupted; finished runs are in {job.out}; run the same command again to resume"
-        err.print(message, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise Interrupted(message) from None
     _show(one, job, plan.finish(done))
 
 

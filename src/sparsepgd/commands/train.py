@@ -10,14 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from sparsepgd import options
-from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
-from sparsepgd.commands.common import bar, command_line, device_named, err, out, suggest
+from sparsepgd.commands.common import Interrupted, bar, command_line, device_named, out, suggest
 from sparsepgd.distributed import Workers, joined
-from sparsepgd.errors import TrainingWarning, UnsupportedError
+from sparsepgd.errors import TrainingWarning, UnsupportedError, counted
 from sparsepgd.sources.data import NAMES as DATA
 from sparsepgd.threat import Budget
 from sparsepgd.training import METHODS, Trained, recipes
@@ -88,8 +85,7 @@ def train(
         resume = f"finished epochs are in {folder}; run the same command again to resume"
         if not (folder / CHECKPOINT).is_file():
             resume = "nothing was saved yet; checkpoints are written at the end of an epoch"
-        err.print(f"interrupted; {resume}", soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise Interrupted(f"interrupted; {resume}") from None
     _show(trained)
     if workers.first:
         _show_test(trained, folder)

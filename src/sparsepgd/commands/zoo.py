@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from sparsepgd import tables, zoo
-from sparsepgd.analysis.summary import counted
 from sparsepgd.commands import arguments as arg
 from sparsepgd.commands.common import out, print_json
+from sparsepgd.errors import counted
 
 
 def list_zoo(

@@ -21,6 +21,7 @@ from sparsepgd.errors import (
     ShapeError,
     UnsupportedError,
     VerificationWarning,
+    counted,
 )
 from sparsepgd.problem.checks import check_counts, check_images
 from sparsepgd.problem.engine import Engine
@@ -51,7 +52,7 @@ class DetectionResult:
 
     def __repr__(self) -> str:
         before, after = float(self.clean_loss.mean()), float(self.loss.mean())
-        return f"DetectionResult({len(self)} images, mean loss {before:.4g} -> {after:.4g})"
+        return f"DetectionResult({counted(len(self), 'images')}, mean loss {before:.4g} -> {after:.4g})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ class LossOracle:
         if not isinstance(losses, Tensor) or losses.shape != (len(x),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ShapeError(
-                f"the objective gave {found} for {len(x)} images; expected one loss per image, ({len(x)},)"
+                f"the objective gave {found} for {counted(len(x), 'images')}; expected one loss per image, ({len(x)},)"
             )
         return losses if losses.dtype == torch.float64 else losses.float()
 
@@ -129,7 +130,7 @@ def attack_detector(
     attack = _whole_length(attack, x, content)
     check_counts(batch_size=batch_size)
     if len(targets) != len(x):
-        raise InputError(f"{len(targets)} targets for {len(x)} images; give one per image")
+        raise InputError(f"{counted(len(targets), 'targets')} for {counted(len(x), 'images')}; give one per image")
     device, x = working_device(model, x), x.detach()
     threat = attack.budget.resolve((x.shape[1], x.shape[2], x.shape[3]), device)
     size = batch_size or (4 if device.type == "cpu" else 16)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparsepgd.detection.objectives import Target
-from sparsepgd.errors import ShapeError, SourceError
+from sparsepgd.errors import ShapeError, SourceError, counted
 from sparsepgd.sources import load_image
 from sparsepgd.threat import LEVELS
 
@@ -92,7 +92,9 @@ def read_folder(folder: Path, size: int = 640, n: int | None = None, *, masks: b
     if not files:
         raise SourceError(f"no pictures in {folder / 'images'}; expected a folder that contains images/ and boxes/")
     if n is not None and not 0 < n <= len(files):
-        raise SourceError(f"n={n}, but {folder / 'images'} holds {len(files)} pictures; use 1 <= n <= {len(files)}")
+        raise SourceError(
+            f"n={n}, but {folder / 'images'} holds {counted(len(files), 'pictures')}; use 1 <= n <= {len(files)}"
+        )
     if size < 32 or size % 32:
         raise SourceError(f"size={size}; detectors need a multiple of 32, e.g. 640")
     names = OUTLINE_FOLDERS if masks else BOX_FOLDERS

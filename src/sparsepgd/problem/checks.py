@@ -19,6 +19,7 @@ from sparsepgd.errors import (
     ShapeError,
     UnsupportedError,
     UnusableDeviceError,
+    counted,
     first_line,
 )
 from sparsepgd.threat import LEVELS
@@ -78,7 +79,9 @@ def check_labels(y: Tensor, x: Tensor) -> Tensor:
     if not isinstance(y, Tensor):
         raise DTypeError(f"labels of type {type(y).__name__}; expected a tensor of integers, e.g. torch.tensor(labels)")
     if y.dim() != 1 or len(y) != len(x):
-        raise ShapeError(f"labels of shape {tuple(y.shape)} for {len(x)} images; expected ({len(x)},) class numbers")
+        raise ShapeError(
+            f"labels of shape {tuple(y.shape)} for {counted(len(x), 'images')}; expected ({len(x)},) class numbers"
+        )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise DTypeError(f"labels of type {y.dtype}; expected integers, e.g. y.long()")
     return y.to(x.device, torch.int64)
@@ -92,7 +95,7 @@ def check_index(index: Tensor | None, y: Tensor) -> Tensor:
         kind = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise DTypeError(f"index of type {kind}; expected a tensor of integers, e.g. torch.arange({len(y)})")
     if index.shape != y.shape:
-        raise ShapeError(f"index of shape {tuple(index.shape)} for {len(y)} images; expected ({len(y)},)")
+        raise ShapeError(f"index of shape {tuple(index.shape)} for {counted(len(y), 'images')}; expected ({len(y)},)")
     return index.to(y.device, torch.int64)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError
+from sparsepgd.errors import DTypeError, LabelError, ShapeError, UnsupportedError, counted
 from sparsepgd.kernels import kernels
 from sparsepgd.problem.checks import check_classes
 
@@ -126,7 +126,9 @@ class Targeted(Goal):
     def labels(self, y: Tensor, classes: int) -> Tensor:
         target = torch.as_tensor(self.target, device=y.device).to(torch.int64)
         if target.dim() > 1 or (target.dim() == 1 and len(target) != len(y)):
-            raise ShapeError(f"target of shape {tuple(target.shape)} for {len(y)} images; use (B,) or one integer")
+            raise ShapeError(
+                f"target of shape {tuple(target.shape)} for {counted(len(y), 'images')}; use (B,) or one integer"
+            )
         target = target.expand(len(y))
         check_classes(target, classes, "target")
         if bool((target == y).any()):

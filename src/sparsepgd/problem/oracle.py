@@ -23,6 +23,7 @@ from sparsepgd.errors import (
     ProbabilitiesWarning,
     SparsePGDError,
     UnsupportedError,
+    counted,
     first_line,
 )
 from sparsepgd.problem.engine import in_parts
@@ -96,8 +97,8 @@ class Oracle:
             )
         if output.dim() != 2 or len(output) != len(x) or output.shape[1] < 2:
             raise LogitsShapeError(
-                f"the model returned {tuple(output.shape)} for {len(x)} images; expected ({len(x)}, classes), "
-                "classes >= 2; pass logits=... to reshape it, or change the model"
+                f"the model returned {tuple(output.shape)} for {counted(len(x), 'images')}; expected "
+                f"({len(x)}, classes), classes >= 2; pass logits=... to reshape it, or change the model"
             )
         if output.dtype == torch.bool or output.is_complex():
             raise ModelError(f"the model returned {output.dtype}; expected logits, real numbers of floating point")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import BudgetError
+from sparsepgd.errors import BudgetError, counted
 from sparsepgd.problem import notebook
 from sparsepgd.problem.oracle import Oracle
 from sparsepgd.threat import LEVELS, Budget
@@ -55,8 +55,8 @@ class Result:
 
     def __repr__(self) -> str:
         return (
-            f"Result({len(self)} images, clean {self.clean_accuracy:.1%}, robust {self.robust_accuracy:.1%}, "
-            f"{int(self.fooled.sum())} fooled)"
+            f"Result({counted(len(self), 'images')}, clean {self.clean_accuracy:.1%}, "
+            f"robust {self.robust_accuracy:.1%}, {int(self.fooled.sum())} fooled)"
         )
 
     def _repr_html_(self) -> str:

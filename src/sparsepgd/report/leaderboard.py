@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparsepgd import atomic
-from sparsepgd.analysis.summary import counted, describe_budget, length, wilson
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.analysis.summary import describe_budget, length, wilson
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.report.entries import short_digest
 from sparsepgd.runs.folders import load, load_adversarial
 from sparsepgd.runs.records import BudgetPart, Record, Strict, like, read

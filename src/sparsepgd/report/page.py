@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-from sparsepgd.analysis.summary import counted, wilson
+from sparsepgd.analysis.summary import wilson
 from sparsepgd.atomic import write
+from sparsepgd.errors import counted
 from sparsepgd.report import charts, classes, pictures
 from sparsepgd.report.entries import Entry, entries_of, notices, nouns, short_digest, unbroken
 from sparsepgd.report.style import MUTED, figure_style, inline_svg, plain, png, svg

@@ -71,7 +71,7 @@ class Training:
         """The network with its test images; it is trained when first needed."""
         if self.data == DATA:
             _check_options(job)
-        images = load_data(self.data, min(job.images or job.scale.images, images_in(self.data)), job.size)
+        images = load_data(self.data, job.images or job.scale.images, job.size, fewer=True)
         if int(images.y.max()) > 9:
             raise UnsupportedError(f"{self.data} has more than 10 classes; this table is of CIFAR-10: --data cifar10")
         x, y = images.to(job.device)

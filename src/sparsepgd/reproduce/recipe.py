@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from sparsepgd.analysis.summary import wilson
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, counted
 from sparsepgd.reproduce.jobs import SIDE, Job, Subject
 from sparsepgd.reproduce.parts import Plan
 
@@ -103,7 +103,7 @@ def reasons(recipe: Recipe, job: Job, subjects: Sequence[Subject], *more: str) -
 
 def rivals(job: Job) -> str:
     """A reason: the length of the other attacks."""
-    few = "".join(f"; {column}: {images} images" for column, images in job.few if images < job.count)
+    few = "".join(f"; {column}: {counted(images, 'images')}" for column, images in job.few if images < job.count)
     if job.scale.passes is None:
         return f"the other attacks have the paper's settings{few}"
     return f"the other attacks have about {job.scale.passes} passes per image, not the paper's settings{few}"

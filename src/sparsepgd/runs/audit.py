@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sparsepgd.analysis.summary import counted
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.problem.checks import check_counts, check_device, check_labels
 from sparsepgd.problem.goals import margin
 from sparsepgd.problem.oracle import Model, Oracle, borrowed, working_device

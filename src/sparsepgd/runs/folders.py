@@ -25,7 +25,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sparsepgd.atomic import write
-from sparsepgd.errors import FolderError, SourceError, first_line
+from sparsepgd.errors import FolderError, SourceError, counted, first_line
 from sparsepgd.runs import tensor_file
 from sparsepgd.runs.records import Chunk, Head, Record, read
 
@@ -41,7 +41,7 @@ def load(folder: str | Path) -> Record:
     if (folder / PARTIAL / HEAD).is_file():
         done = Folder(folder).images_done()
         raise SourceError(
-            f"the run in {folder} is not finished, {done} images are done; run its command again to resume"
+            f"the run in {folder} is not finished, with {counted(done, 'images')} done; run its command again to resume"
         )
     inside = sorted(file.parent for levels in ("*", "*/*") for file in folder.glob(f"{levels}/{RECORD}"))
     advice = f"choose one of the runs in it, such as {inside[0]}" if inside else "use the --out of spgd evaluate"
@@ -78,7 +78,7 @@ def _misfit(tensors: dict[str, Tensor], images: int) -> str | None:
             return f"{name} is missing"
     for name in ("x_adv", "y", "x"):
         if name in tensors and (not tensors[name].dim() or len(tensors[name]) != images):
-            return f"{name} has the shape {tuple(tensors[name].shape)} for {images} images"
+            return f"{name} has the shape {tuple(tensors[name].shape)} for {counted(images, 'images')}"
     y, x_adv, x = tensors["y"], tensors["x_adv"], tensors.get("x")
     if y.dim() != 1 or y.is_floating_point():
         return f"y has the shape {tuple(y.shape)} and type {y.dtype}; labels are {images} integers"

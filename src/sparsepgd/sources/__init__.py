@@ -39,6 +39,7 @@ def load_pairs(
     *,
     size: Size = None,
     choose: Choice | None = None,
+    fewer: bool = False,
     device: torch.device | str = "cpu",
     weights: str | Path | None = None,
     trust: bool = False,
@@ -46,13 +47,13 @@ def load_pairs(
 ) -> list[tuple[Source, Data]]:
     """Models by name, each with images in the form that it takes, on `device`.
 
-    The images have the input size of the model, unless `size` is given, and labels in its numbering of the classes.
-    Models of the same input size share the images.
+    `n`, `choose`, `fewer`: as for `load_data`. The images have the input size of the model, unless `size` is given, and
+    labels in its numbering of the classes. Models of the same input size share the images.
     """
 
     @cache
     def images(side: Size) -> Data:
-        return load_data(data, n, side, choose=choose).to(device)
+        return load_data(data, n, side, choose=choose, fewer=fewer).to(device)
 
     sources = [load_model(name, weights=weights, trust=trust, normalise=normalise) for name in models]
     names = _told_apart([one.name for one in sources], models)

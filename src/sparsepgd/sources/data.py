@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.extras import needs
 from sparsepgd.sources import datasets
 from sparsepgd.sources.listings import Choice, Listing, Part, of_csv, of_npz, of_tensors
@@ -45,7 +45,7 @@ class Data(tuple[Tensor, Tensor]):
     def about(self) -> str:
         """A short description, shown before a run."""
         shape = "x".join(map(str, self.x.shape[1:]))
-        names = f", {len(self.class_names)} classes" if self.class_names else ""
+        names = f", {counted(len(self.class_names), 'classes')}" if self.class_names else ""
         return f"{len(self.x)} of {shape}, labels {int(self.y.min())} to {int(self.y.max())}{names}"
 
     def for_classes(self, names: tuple[str, ...]) -> Data:
@@ -90,7 +90,12 @@ class Data(tuple[Tensor, Tensor]):
 
 
 def load_data(
-    name: str, n: int | None = None, size: Size = None, part: Part = "test", choose: Choice | None = None
+    name: str,
+    n: int | None = None,
+    size: Size = None,
+    part: Part = "test",
+    choose: Choice | None = None,
+    fewer: bool = False,
 ) -> Data:
     """x (n, C, H, W) in [0, 1] and y (n,), with `class_names`; ``x, y = load_data(...)`` works.
 
@@ -100,15 +105,18 @@ def load_data(
     picture file and a class number; ``npz:FILE``, arrays x (N, C, H, W), (N, H, W, C) or without pixels (N, F), and y
     (N,), or x_test, y_test, x_train, y_train; ``torchvision:NAME``, a class of torchvision.datasets; ``hf:NAME``, a
     data set of Hugging Face or a folder that it saved.
-    `n`: number of images; default: all. `choose`: "first", or "balanced": equally many of each class, in turn; default:
-    balanced for folders of classes, otherwise first. `size`: side, or `Framing`, to crop and resize pictures to;
-    default: unchanged, but 224 after a resize to 256 for GTSRB and ImageNet-100, as in the paper. `part`: the test or
-    the training images, if a source has both.
+    `n`: number of images; default: all. `fewer`: take all images if there are fewer than `n`. `choose`: "first", or
+    "balanced": equally many of each class, in turn; default: balanced for folders of classes, otherwise first.
+    `size`: side, or `Framing`, to crop and resize pictures to; default: unchanged, but 224 after a resize to 256 for
+    GTSRB and ImageNet-100, as in the paper. `part`: the test or the training images, if a source has both.
     """
     if part not in get_args(Part):
         raise UnsupportedError(f"part {part!r}; use {' or '.join(get_args(Part))}")
     name = str(name)
-    return _read(_listing(name, part), name, n, size, part, choose)
+    listing = _listing(name, part)
+    if fewer and n is not None:
+        n = min(n, len(listing.labels))
+    return _read(listing, name, n, size, part, choose)
 
 
 def images_in(name: str, part: Part = "test") -> int:

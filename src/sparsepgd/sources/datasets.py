@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, first_line
+from sparsepgd.errors import SourceError, counted, first_line
 from sparsepgd.extras import needs
 from sparsepgd.sources.listings import Listing, Part, of_files, of_folder, of_npz, of_tensors, stacked
 from sparsepgd.sources.pictures import Framing, Size, as_tensor
@@ -89,7 +89,8 @@ def gtsrb(given: str, part: Part) -> Listing:
     np.random.RandomState(0).shuffle(order)
     if len(order) <= GTSRB_TEST:
         raise SourceError(
-            f"{root} holds {len(order)} pictures; expected more than {GTSRB_TEST}, which are the test images"
+            f"{root} holds {counted(len(order), 'pictures')}; expected more than {GTSRB_TEST}, which are the test "
+            "images"
         )
     rows = order[GTSRB_TEST:] if part == "train" else order[:GTSRB_TEST]
     paths, labels = zip(*(found.samples[row] for row in rows.tolist()), strict=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsepgd.errors import SourceError, UnsupportedError, first_line
+from sparsepgd.errors import SourceError, UnsupportedError, counted, first_line
 from sparsepgd.sources.pictures import Size, load_image
 
 Choice = Literal["first", "balanced"]
@@ -40,7 +40,7 @@ class Listing:
             raise UnsupportedError(f"choose {choose!r}; use {' or '.join(get_args(Choice))}")
         count = len(self.labels)
         if n is not None and not (isinstance(n, Integral) and 1 <= n <= count):
-            raise SourceError(f"n={n}, but {name} holds {count} images; use 1 <= n <= {count}")
+            raise SourceError(f"n={n}, but {name} holds {counted(count, 'images')}; use 1 <= n <= {count}")
         if (choose or self.choose) == "first":
             return list(range(count))[:n]
         seen: Counter[int] = Counter()
@@ -82,7 +82,8 @@ def stacked(pictures: Iterable[Tensor], names: Sequence[str]) -> Tensor:
             whole = picture.new_empty(len(names), *picture.shape)
         if picture.shape[0] != whole.shape[1]:
             raise SourceError(
-                f"{names[0]} has {whole.shape[1]} channels, but {name} has {picture.shape[0]}; convert them to one mode"
+                f"{names[0]} has {counted(whole.shape[1], 'channels')}, but {name} has {picture.shape[0]}; "
+                "convert them to one mode"
             )
         if picture.shape != whole.shape[1:]:
             first, other = (f"{shape[-1]}x{shape[-2]}" for shape in (whole.shape, picture.shape))

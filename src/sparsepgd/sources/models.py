@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd import zoo
-from sparsepgd.errors import SourceError, first_line
+from sparsepgd.errors import SourceError, counted, first_line
 from sparsepgd.extras import needs
 from sparsepgd.sources import factories, files
 from sparsepgd.sources.data import class_name
@@ -55,7 +55,7 @@ class Source:
     def about(self) -> str:
         """A description in one line, shown before a run."""
         known = [f"input {framing(self.size) or 'of any size'}", f"normalised {self.normalisation}"]
-        known += [f"{len(self.classes)} classes"] if self.classes else []
+        known += [counted(len(self.classes), "classes")] if self.classes else []
         known += ["no gradients, for black-box attacks only"] if self.black_box else []
         return f"{self.name}: {'; '.join(known)}"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from sparsepgd.errors import SourceError
+from sparsepgd.errors import SourceError, counted
 
 
 def is_pair(data: Any) -> bool:
@@ -31,7 +31,7 @@ def as_tensors(data: Any) -> tuple[Tensor, Tensor]:
     elif is_pair(data):
         x, y = (torch.as_tensor(part) for part in data)
         if len(x) != len(y):
-            raise SourceError(f"{len(x)} images, but {len(y)} labels; give one label per image")
+            raise SourceError(f"{counted(len(x), 'images')}, but {counted(len(y), 'labels')}; give one label per image")
         if not len(x):
             raise SourceError("the data holds no images")
     elif isinstance(data, IterableDataset):

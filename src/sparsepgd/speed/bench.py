@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sparsepgd import atomic
 from sparsepgd.analysis.summary import wilson
+from sparsepgd.errors import counted
 from sparsepgd.problem.compiled import wait_for_compilations
 from sparsepgd.problem.engine import Engine, Precision, metered
 from sparsepgd.problem.oracle import Oracle, borrowed
@@ -270,7 +271,9 @@ def draw(record: dict[str, Any], file: Path) -> None:
         axes = figure.subplots()
         axes.barh(labels, seconds, color=[colour(0 if mine else 1) for mine in ours], height=0.62)
         axes.set_xscale("log")
-        axes.set_xlabel(f"seconds, {record['images']} images, {record['hardware']}; at the bars: images not fooled")
+        axes.set_xlabel(
+            f"seconds, {counted(record['images'], 'images')}, {record['hardware']}; at the bars: images not fooled"
+        )
         axes.grid(axis="y", visible=False)
         for bar, row in enumerate(rows):
             left = f" {seconds[bar]:.3g} s, {mean(row['robust']):.0f} left"

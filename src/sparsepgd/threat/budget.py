@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparsepgd.errors import AllowedError, BudgetError, PatternError
+from sparsepgd.errors import AllowedError, BudgetError, PatternError, counted
 from sparsepgd.kernels import kernels
 from sparsepgd.threat.groups import Groups, Tables
 from sparsepgd.threat.patterns import Pattern, Pixels
@@ -256,7 +256,8 @@ class Threat:
             return None
         if allowed.dim() == 3 and len(allowed) != count:
             raise AllowedError(
-                f"{len(allowed)} allowed masks for {count} images; give one per image, or one (H, W) for all"
+                f"{counted(len(allowed), 'allowed masks')} for {counted(count, 'images')}; give one per image, "
+                "or one (H, W) for all"
             )
         allowed = allowed.to(device or self.kernel.device)
         pixels = allowed.expand(count, *allowed.shape[-2:])[:, None]

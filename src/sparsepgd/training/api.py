@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsepgd import kernels
+from sparsepgd import atomic, kernels
 from sparsepgd.distributed import Workers, joined
 from sparsepgd.errors import ModelError, UnsupportedError
 from sparsepgd.problem.checks import check_classes, check_device, check_images, check_labels
@@ -95,7 +95,7 @@ def train(
     datasets = inputs.load_datasets(data, test, size, settings.seed)
     known_names = {key: name for key, name in (("model", model), ("data", data)) if isinstance(name, str)}
     network = _network(model, datasets, settings.seed, device)
-    device, folder = _device(network.model), None if out is None else Path(out)
+    device, folder = _device(network.model), atomic.folder(out)
     on_gpu = device.type == "cuda"
     bf16, compiled = (on_gpu if value is None else value for value in (settings.bf16, settings.compile))
     settings = replace(settings, bf16=bf16, compile=compiled)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.problem.checks import check_images, check_labels
 from sparsepgd.search.noise import Noise, Stream
 from sparsepgd.sources.tensors import as_tensors, is_pair
@@ -157,7 +157,7 @@ def split(count: int, settings: Settings) -> tuple[Tensor, Tensor]:
     """Indices of the training images and of the held-out images."""
     kept = min(1000, count // 20) if settings.held_out is None else settings.held_out
     if not 0 <= kept < count:
-        raise UnsupportedError(f"held_out={kept} of {count} images leaves none for training; use fewer")
+        raise UnsupportedError(f"held_out={kept} of {counted(count, 'images')} leaves none for training; use fewer")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(settings.seed_for("split")))
     return order[kept:].sort().values, order[:kept].sort().values
 
@@ -167,7 +167,9 @@ def worker_batch(count: int, settings: Settings, team: Team) -> int:
     if settings.batch % team.world:
         raise UnsupportedError(f"batch={settings.batch} for {team.world} workers; use a multiple of their number")
     if count < team.world:
-        raise UnsupportedError(f"{count} training images for {team.world} workers; use at most {count} workers")
+        raise UnsupportedError(
+            f"{counted(count, 'training images')} for {team.world} workers; use at most {counted(count, 'workers')}"
+        )
     return min(settings.batch, count) // team.world
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsepgd import atomic
-from sparsepgd.errors import UnsupportedError
+from sparsepgd.errors import UnsupportedError, counted
 from sparsepgd.problem import Untargeted
 from sparsepgd.problem.oracle import Oracle, borrowed
 from sparsepgd.runs import identity
@@ -160,5 +160,5 @@ def measure(
             accuracy = round(attack(model, x[:images], y[:images]).robust_accuracy, 5)
             limits = budget_on_card(budget)
             robust.append(Figure(attack.name, accuracy, images, **limits, steps=steps, queries=queries))
-    how = f"float32; clean: {len(x)} test images; robust: the first {images} of them"
+    how = f"float32; clean: {counted(len(x), 'test images')}; robust: the first {images} of them"
     return Figures(clean_accuracy, robust, how)

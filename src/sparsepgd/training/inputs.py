@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from sparsepgd import atomic, zoo
-from sparsepgd.analysis.summary import counted
-from sparsepgd.errors import SourceError, UnsupportedError
+from sparsepgd.errors import SourceError, UnsupportedError, counted
 from sparsepgd.search.noise import signed
 from sparsepgd.sources import TRAINED, Data, as_tensors, load_model
 from sparsepgd.sources.data import load_parts

@@ -161,9 +161,11 @@ class Run:
             if changes is not None and settings.anneals(state.iteration):
                 changes.put(batch.rows, crop.back(x_adv - x))
             t = None if soft is None else soft.of(batch.rows, batch.y)
+            state.optimizer.zero_grad()
             with explained(state.network, x):
                 loss, right, t = self.objective(x, x_adv, batch.y, t)
-                self.step(loss)
+                torch.autograd.backward(loss)
+            self.step()
             if soft is not None and t is not None:
                 soft.put(batch.rows, t)
             total += torch.stack([loss.detach().double(), right.double() / self.batch])
@@ -176,12 +178,10 @@ class Run:
         mean, attacked = (self.team.sum(total) / self.batches / self.team.world).tolist()
         return {"loss": mean, "attacked": attacked, "lr": self.rate(state.iteration - 1)}
 
-    def step(self, loss: Tensor) -> None:
+    def step(self) -> None:
         state, settings = self.state, self.settings
         for group in state.optimizer.param_groups:
             group["lr"] = self.rate(state.iteration)
-        state.optimizer.zero_grad()
-        torch.autograd.backward(loss)
         if settings.clip is not None:
             nn.utils.clip_grad_norm_(state.network.parameters(), settings.clip)
         state.optimizer.step()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import ShapeError, UnsupportedError
+from sparsepgd.errors import ShapeError, UnsupportedError, counted
 
 Activation = Literal["relu", "softplus"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "softplus": nn.Softplus}
@@ -84,7 +84,9 @@ class PreActResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.conv1.in_channels:  # (x - mean) / std would broadcast one channel to three
-            raise ShapeError(f"images of shape {tuple(x.shape)}; this network takes {self.conv1.in_channels} channels")
+            raise ShapeError(
+                f"images of shape {tuple(x.shape)}; this network takes {counted(self.conv1.in_channels, 'channels')}"
+            )
         out: Tensor = self.conv1((x - self.mean) / self.std if self.normalised else x)
         for stage in self.stages:
             out = self.get_submodule(stage)(out)

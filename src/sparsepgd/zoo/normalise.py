@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsepgd.errors import ShapeError, UnsupportedError
+from sparsepgd.errors import ShapeError, UnsupportedError, counted
 from sparsepgd.zoo.networks import CIFAR10_MEAN, CIFAR10_STD
 
 
@@ -71,5 +71,7 @@ class Normalised(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         if len(self.mean) > 1 and x.shape[1] != len(self.mean):  # one channel would be broadcast to three
-            raise ShapeError(f"images of shape {tuple(x.shape)}; the model is normalised for {len(self.mean)} channels")
+            raise ShapeError(
+                f"images of shape {tuple(x.shape)}; the model is normalised for {counted(len(self.mean), 'channels')}"
+            )
         return self.model((x - self.mean) / self.std)
