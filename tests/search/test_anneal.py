@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -375,9 +376,26 @@ def test_a_search_for_the_fewest_groups_replaces_single_points_only_where_they_a
         assert any(bool(state.cycle.local) for state in attack.begun) is expected
 
 
+def test_only_after_a_move_does_a_cycle_continue_without_one() -> None:
+    """A cycle that moves a patch to its best place does not bring all values of image 0 of the linear model to their
+    bounds. The margin of the network rises until the end of the first cycle, which places groups and moves none."""
+    weight, x, best = linear.planted(sp.Budget(k=2, pattern=sp.Patches(2)))
+    net, others = SmallConvNet().eval(), images(4)
+    attack, small = (Noted(sp.Budget(k=2, pattern=sp.Patches(2), eps=eps), 130) for eps in (1.0, 0.1))
+    attack(linear.just_out_of_reach(weight, x, best), x[:1], torch.tensor([0]))
+    small(net, others[1:2], labelled(net, others)[1:2])
+    for one in (attack, small):
+        moves = [bool(state.cycle.moves) for state in one.begun]
+        assert moves[0]
+        assert all(pair != (False, False) for pair in pairwise(moves))
+    still = [state for state in attack.begun if not bool(state.cycle.moves)]
+    assert still
+    assert all(torch.equal(state.cycle.now.v, state.best.v) for state in still)
+
+
 def test_the_search_for_the_fewest_groups_has_a_revision_of_its_own() -> None:
     attack = sp.SparseAnneal(sp.Budget(k=1))
-    assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 7
+    assert dataclasses.replace(attack, early_stop=False).revision > attack.revision == 8
 
 
 @pytest.mark.parametrize("pattern", [sp.Pixels(), sp.Features(), sp.Rows(), sp.Patches(2)], ids=repr)

@@ -97,6 +97,7 @@ class Cycle:
     free: Tensor  # (B, *grid) bool, groups that are not excluded
     local: Tensor  # (B,) bool, local search instead of ascent,
     side: Tensor  # (B,), with squares of this side; 1: single points
+    moves: Tensor  # (B,) bool, begins with the move of a group, if groups overlap
     t: Tensor  # (B,), steps done
     now: Point
 
@@ -141,7 +142,7 @@ class SparseAnneal(Stepwise[State]):
 
     @property
     def revision(self) -> int:
-        return 7 if self.early_stop else 9
+        return 8 if self.early_stop else 10
 
     @property
     def keeps(self) -> Keeps:
@@ -156,7 +157,7 @@ class SparseAnneal(Stepwise[State]):
         cycle = Cycle(
             number=zero, start=zero == 0, k=zero + k, length=zero + min(length, self.steps - 1),
             width=real + max(settings.widths), size=real + settings.size, noise=real, free=clean.v == 0,
-            local=zero > 0, side=zero, t=zero, now=clean,
+            local=zero > 0, side=zero, moves=zero > 0, t=zero, now=clean,
         )  # fmt: skip
         cycle = replace(cycle, now=self._narrowed(threat, images, cycle))
         return State(cycle, clean, real - torch.inf, cycle.size, zero + limit, zero + limit)
@@ -179,10 +180,10 @@ class SparseAnneal(Stepwise[State]):
         if not self.early_stop:
             finished = finished | (fooled & (state.cycle.now.count <= state.cycle.k))
             state = self._with_fewer(threat, images, state, fooled)
-        unmoved = improved & ~fooled
+        moves = (improved & state.cycle.moves) <= fooled  # False: improved since a move, but not fooled
 
         def next_cycle(rows: Tensor | slice) -> Cycle:
-            return self._next(threat, select(images, rows), select(state, rows), g[rows], unmoved[rows], noise)
+            return self._next(threat, select(images, rows), select(state, rows), g[rows], moves[rows], noise)
 
         def variation(rows: Tensor | slice) -> Point:
             at = replace(state, cycle=cycle)
@@ -209,8 +210,9 @@ class SparseAnneal(Stepwise[State]):
             size=torch.where(improved & state.cycle.start, state.cycle.size, state.size),
         )
 
-    def _next(self, threat: Threat, images: Images, state: State, g: Tensor, unmoved: Tensor, noise: Noise) -> Cycle:
-        """The next cycle at its first point; for `unmoved` see `_disturb`."""
+    def _next(self, threat: Threat, images: Images, state: State, g: Tensor, moves: Tensor, noise: Noise) -> Cycle:
+        """The next cycle at its first point. `moves`: (B,) bool, whether one of the overlapping groups moves. None does
+        if the last cycle moved one and the margin was still rising at its end: its values may not yet fit its place."""
         settings, number = settings_for(threat), state.cycle.number + 1
         narrow, wide = settings.widths
         start = state.cycle.start & (state.size == state.cycle.size) & (number < settings.starts)
@@ -228,25 +230,23 @@ class SparseAnneal(Stepwise[State]):
             free=noise.uniform(Stream.MASK, images.index, number, threat.grid) >= column(settings.barred * draws[3]),
             local=(draws[5] < settings.local) & (number > settings.ascents) & (state.margin.abs() < torch.inf),
             side=torch.where(draws[6] < 0.5, longest_side(state.limit), 1),
+            moves=moves,
             t=torch.zeros_like(number),
             now=state.cycle.now,
         )
         if not self.early_stop and not threat.overlapping:
             cycle = self._towards_fewer(state, cycle, draws[4])
-        return replace(cycle, now=self._disturb(threat, images, state, cycle, g, unmoved, noise))
+        return replace(cycle, now=self._disturb(threat, images, state, cycle, g, noise))
 
-    def _disturb(
-        self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, unmoved: Tensor, noise: Noise
-    ) -> Point:
-        """The first point of a cycle. `unmoved`: (B,) bool, whether overlapping groups stay where they are, because the
-        margin was still rising at the end of the last cycle."""
+    def _disturb(self, threat: Threat, images: Images, state: State, cycle: Cycle, g: Tensor, noise: Noise) -> Point:
+        """The first point of a cycle."""
         best = state.best
         if threat.overlapping:
             v = best.v
             if not self.early_stop:  # the best point may have more groups than the limit allows
                 v = v * threat.top_k(threat.gather(best.delta**2) * v, None, cycle.k, self.budget.k)
             point = Point(*moved(threat, images, best.delta, v, g, cycle.number, noise))
-            point = choose(unmoved, best, point)
+            point = choose(cycle.moves, point, best)
         else:
             spread = 2 * noise.uniform(Stream.MAGNITUDE, images.index, cycle.number, threat.shape) - 1
             delta = images.clip(best.delta) + self.budget.eps * column(cycle.noise) * spread
