@@ -125,7 +125,7 @@ def pictures(one: Made) -> list[str]:
 def drawn(records: Records) -> dict[str, bytes]:
     """The figures drawn from the numbers, as SVG, by file name."""
     found = {}
-    for one in records.papers:
+    for one in (one for mine in records.by_recipe.values() for one in mine):
         for name in pictures(one) if one.recipe in DRAWN else ():
             numbers = [
                 replace(number, row=one.places.get(number.row, number.row), section=_placed(one, number.section))

@@ -58,6 +58,14 @@ class Made:
     record: Record  # with the origin
     values: Record  # those of this recipe in the record
     recipe: str
+    others: tuple[str, ...] = ()  # further records with the same settings, whose numbers are included
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """Records of the same recipe with the same settings belong to one table."""
+        alone = None if self.values is self.record else self.file
+        names = ("images", "steps", "queries", "passes", "data", "hardware")
+        return (self.recipe, alone, *(self.record.get(name) for name in names))
 
     @property
     def title(self) -> str:
@@ -183,8 +191,12 @@ class Records(dict[str, Record]):
 
     @cached_property
     def by_recipe(self) -> dict[str, list[Made]]:
-        """The results of each recipe, in the order of `spgd reproduce`; those with most images come first."""
-        found = sorted(self.papers, key=lambda one: -int(one.record["images"]))
+        """The results of each recipe, in the order of `spgd reproduce`; those with most images come first. Records with
+        the same settings are shown as one."""
+        same: dict[tuple[Any, ...], list[Made]] = {}
+        for one in self.papers:
+            same.setdefault(one.settings, []).append(one)
+        found = sorted(map(merged, same.values()), key=lambda one: -int(one.record["images"]))
         return {name: mine for name in RECIPES if (mine := [one for one in found if one.recipe == name])}
 
     def made(self, recipe: str) -> Made | None:
@@ -196,6 +208,30 @@ class Records(dict[str, Record]):
         own: Record = self[f"train-{recipe}"].get("all stages", {})
         every = [self[f"train-{one}"] for one in stages(recipe)] if not own else []
         return own or {key: sum(one[key] for one in every) for key in ("epochs", "seconds")}
+
+
+def merged(parts: list[Made]) -> Made:
+    """Records with the same settings as one. The order of rows and columns is that of the fullest record."""
+    if len(parts) == 1:
+        return parts[0]
+    first, *rest = sorted(parts, key=lambda one: -sum(number["here"] is not None for number in one.numbers))
+    cells: dict[tuple[str, str, str], Record] = {}
+    for number in (number for one in (first, *rest) for number in one.numbers):
+        cell = number["section"], number["row"], number["column"]
+        if cell not in cells or cells[cell]["here"] is None:
+            cells[cell] = number
+    reasons = dict.fromkeys(reason for one in (first, *rest) for reason in one.values["reasons"])
+    lines, columns = ({(section, cell[at]) for section, *cell in cells} for at in (0, 1))
+    every = [(section, row, column) for section, row in lines for other, column in columns if other == section]
+    complete = all(cell in cells and cells[cell]["here"] is not None for cell in every)
+    record = first.record | {
+        "numbers": list(cells.values()),
+        "places": {role: model for one in (*rest, first) for role, model in one.places.items()},
+        "models": {name: card for one in (*rest, first) for name, card in one.record["models"].items()},
+        "reasons": [reason for reason in reasons if not (complete and reason.startswith("a dash"))],
+        "seconds": sum(one.record["seconds"] for one in parts),
+    }
+    return Made(first.file, record, record, first.recipe, tuple(one.file for one in rest))
 
 
 def trained_by(record: Record, model: str) -> str:

@@ -237,6 +237,29 @@ def test_official_code_without_a_first_call_of_its_own_is_marked(pages: Any, tmp
         assert shown in tables(pages, tmp_path), name
 
 
+def test_records_with_the_same_settings_are_one_table(pages: Any, tmp_path: Path) -> None:
+    small = small_record()
+    settings = {name: value for name, value in small.items() if name not in ("recipes", "notices", "not finished")}
+    made = {"recipe": "unstructured", "source": "Table I", "about": "pixels", "unit": "robust accuracy, %", **settings}
+    made |= {"places": {"sTRADES": "mine", "sAT": "other"}, "steps": 300, "queries": 1000}
+    dash = "a dash means that the run was not asked for"
+    table = [number("k=20", row, column, None) for row in ("sTRADES", "sAT") for column in ("CS", "RS")]
+    first, second = ([{**one, "here": 50.0} if one["row"] == row else one for one in table] for row in made["places"])
+    longer = {**made, "steps": 900, "numbers": second, "reasons": ["long"]}
+    for name, record in (
+        ("a", {**made, "numbers": first, "reasons": ["short", dash]}),
+        ("b", {**made, "numbers": [*second, number("k=20", "sAT", "SF", 40.0)], "reasons": ["other", dash]}),
+        ("c", longer),
+    ):
+        (tmp_path / f"paper-{name}.json").write_text(json.dumps(record))
+    text = tables(pages, tmp_path)
+    assert "247 s in 12 processes. Records: `paper-b.json`, `paper-a.json`." in text
+    assert "| mine, here | 50.0 | 50.0 | - |" in text
+    assert "| other, here | 50.0 | 50.0 | 40.0 |" in text
+    assert text.count("**k=20**") == 2
+    assert f"- other\n- {dash}\n- short\n" in text, "mine has no SF"
+
+
 def test_no_two_models_have_one_name(pages: Any) -> None:
     """Right answers on the first 1,000 test images tell the models of the records apart."""
     clean: dict[str, set[int]] = {}
