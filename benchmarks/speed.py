@@ -5,8 +5,8 @@
     python benchmarks/speed.py growth --model zoo:NAME --data ... --out benchmarks/results/growth-NAME.json
     python benchmarks/speed.py saa --model zoo:NAME --data ... --out benchmarks/results/saa-NAME.json
     python benchmarks/speed.py ratio --model zoo:NAME --data ... --out benchmarks/results/ratio-NAME.json
-    python benchmarks/speed.py large -n 200 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
-    python benchmarks/speed.py profile -n 73 --k 200 --steps 60 --out benchmarks/results/profile-resnet34.json
+    python benchmarks/speed.py large -n 166 --k 200 --steps 150 --out benchmarks/results/large-resnet34.json
+    python benchmarks/speed.py profile -n 83 --k 200 --steps 60 --out benchmarks/results/profile-resnet34.json
     python benchmarks/speed.py epoch --data cifar10.npz --out benchmarks/results/epoch-prn18.json
 
 `spgd bench` does the same as `side-by-side` for any model; here sPGD runs on all images and Sparse-RS on half of them.
@@ -197,10 +197,10 @@ def saa(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dic
 def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     """Microseconds per step and image of each attack, against the bare model in the same precision and batch size.
 
-    Changes by a millionth fool no model, so every slot is in use to the end; the labels are the model's predictions, so
-    no image is left out. The cost of a step comes from the additional time of a run with twice as many steps. The bare
-    model is timed between the two runs. Results are medians of three repetitions. On a CPU, processor time is measured,
-    which other work affects less.
+    Changes by a millionth fool no model, and the labels are the model's predictions, so no image is left out and every
+    slot is in use to the end. The images must fill whole batches, because a smaller one costs more per image. The cost
+    of a step comes from the additional time of a run with twice as many steps. The bare model is timed between the two
+    runs. Results are medians of three repetitions. On a CPU, processor time is measured, which other work affects less.
     """
     y, rows = model_says(model, x), []
     for make in attacks(args):
@@ -209,7 +209,9 @@ def ratio(args: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> d
         found = []
         for _ in range(REPEATS):
             _, short, before, _ = once(model, x, y, make(args.steps), engine, args.batch_size)
-            batch = before.slot_steps // before.steps
+            batch, rest = divmod(before.slot_steps, before.steps)
+            if rest:
+                raise SystemExit(f"{len(x)} images do not fill whole batches; use another -n, or --batch-size")
             alone = bare(args, model, x[:batch], gradient)
             result, long, meter, memory = once(model, x, y, make(2 * args.steps), engine, args.batch_size)
             found.append((1e6 * (long - short) / (meter.slot_steps - before.slot_steps), alone))
