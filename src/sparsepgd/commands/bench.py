@@ -59,7 +59,8 @@ def measure(
         if out_file.suffix == ".png":
             raise UnsupportedError(f"--out {out_file} is where the plot goes; name the record FILE.json")
         atomic.check(out_file)
-    default, steps = 64 if on_cpu else 500, steps or (20 if on_cpu else 300)
+    default = 64 if on_cpu else 500
+    steps = steps or (20 if on_cpu else 300)
     queries = queries or steps
     source, (x, y) = one_model(
         model, data, n, default, where, choose=choose, size=size, weights=weights, trust=trust, normalise=normalise
